@@ -41,8 +41,8 @@ class PersonalUpdate(NamedTuple):
     parts : tuple of two ndarrays, shape (P,)
         g_1 and g_2 over all P parameters. A part that is not wanted is all 0.
     loss : float
-        Mean training loss of β_m over the mini-batches, each measured before its step. The term with μ does
-        not count.
+        Mean training loss of β_m over the mini-batches, each measured before its step, without the term with
+        μ.
     steps : int
         The number of local steps that trained β_m.
     """

@@ -57,8 +57,8 @@ OPEN_API = (
     "While Flower's simulation runs, every user of this machine can submit runs to it. These runs execute "
     "with your rights. --engine batched has no such interface."
 )
-# `up` runs all clients of several federations on the cores of one machine. There, an honest client may take
-# several times as long as usual. The user's settings come after this setting, so they can replace it.
+# A setting of `up`, which runs all clients of several federations on the cores of one machine. There, an
+# honest client may take several times as long as usual. The user's settings take precedence over this one.
 PATIENT = "shortest-deadline=30.0"
 
 

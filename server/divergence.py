@@ -12,7 +12,8 @@ ABOVE = 10
 """The training diverges if the test loss is above the untrained model's in this many evaluations in a row."""
 STILL = 30
 LOWER = 0.97
-"""After `STILL` rounds the training stands still if no test loss was `LOWER` times the untrained model's."""
+"""The training stands still if, in round `STILL` or later, no test loss has been as low as `LOWER` times the
+untrained model's."""
 
 
 class Divergence:

@@ -274,7 +274,7 @@ class RunSettings(BaseModel):
         if "gradient_variance" in asked and settings.local_steps == 1:
             raise ValueError(
                 f"local-steps = 1: must be at least 2 with selector = {settings.selector!r}, which needs the "
-                "variance of gradients over the steps; fed-is needs none"
+                "variance of gradients over the steps; fed-is does not"
             )
         try:
             settings.budgets.check(settings.quorum, settings.num_clients)
@@ -452,7 +452,8 @@ def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
 def _read_object(name: str, path: str) -> dict[str, Any]:
     if not path:
         return {}
-    # `cohort advise` reads the name from a history, which may be a stranger's. A device may have no end.
+    # `cohort advise` takes the path from a history, which a stranger may have written. Reading a special file
+    # such as /dev/zero would never end.
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{name} = {path!r}: must be a file")
     try:

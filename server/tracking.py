@@ -1,4 +1,4 @@
-"""The trackers of a run: where its rounds are shown besides the history."""
+"""The trackers of a run: the programs that show its rounds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def tracker_names(text: str) -> list[str]:
     Raises
     ------
     ValueError
-        If a name is unknown or stands twice.
+        If a name is unknown or occurs twice.
     """
     names = text.replace(",", " ").split()
     if not set(names) <= TRACKERS.keys() or len(set(names)) < len(names):

@@ -67,11 +67,11 @@ class Settings(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What the SuperLink uses at a time."""
+    """What the SuperLink and the load generators have used, or use, at one moment."""
 
-    cpu: float  # s since its start
-    load_cpu: float  # s since the start of the load generators
-    files: int  # open files
+    cpu: float  # CPU seconds of the SuperLink since its start
+    load_cpu: float  # CPU seconds of the load generators since their start
+    files: int  # open files of the SuperLink
     threads: int
     memory: int  # resident, kB
 

@@ -71,7 +71,8 @@ class Experiment:
     run : Callable
         ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome` of a seed, which depends
         on nothing but the seed and the data file. If the function has a parameter ``quick``, ``quick=True``
-        runs a small form of the experiment, which takes at most about a minute. It must be picklable.
+        runs a small form of the experiment, which takes at most about a minute. `run` must be
+        picklable.
     seeds : int
         Default number of seeds. Often fewer than the paper's (OSMD: 5 instead of 10 in section F, 3 instead
         of 5 in section G); a table shows how many there are.
@@ -91,8 +92,8 @@ class Experiment:
     data : str
         Name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none.
     gpu : bool
-        Whether it needs a GPU, since it would take days without one. Without a GPU it runs only if it is
-        named, and its recorded results are not compared with the code.
+        Whether the experiment needs a GPU, since it would take days without one. Without a GPU it runs only
+        if it is named, and its recorded results are not compared with the code.
     """
 
     name: str

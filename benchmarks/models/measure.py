@@ -5,13 +5,16 @@
 
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
 node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
-With half precision, models and updates travel as float16 (`strategies.half_precision`), half the
-bytes. The time is the median of the rounds. The time of the loopback is that of the same bytes through a TCP
-connection of this machine, without TLS, one way after the other.
+With half precision, models and updates travel as float16 (`strategies.half_precision`), half the bytes. The
+time is the median of the rounds.
 
-The memory of a program is the most by which the private and anonymous memory of one of its processes has
-grown since the process was first seen, looked up 20 times a second (Linux). It is given as a multiple of the
-model's size. The server's program holds the replies of all nodes at once, so its multiple grows with them.
+For each node, the model is transferred six times in a round: to the SuperLink, the SuperNode and the
+ClientApp, and back. The time of the loopback is the time that all these bytes take, one after another,
+through one TCP connection of this machine, without TLS.
+
+The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the
+largest growth of one of its processes since that process was first seen, as a multiple of the model's size.
+The server's program holds the replies of all nodes at once, so its multiple grows with the number of nodes.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
 
 
 def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
-    """Return the results whose sources have changed since, the cheapest to renew first.
+    """Return the results whose sources have changed since they were made, the cheapest to renew first.
 
     Results that `need_gpu` are left out.
     """
@@ -103,7 +103,7 @@ def need_gpu(results: Mapping[str, Result]) -> list[Recorded]:
 
 
 def kept(results: Mapping[str, Result]) -> list[Kept]:
-    """Return what was measured before results were recorded."""
+    """Return the kept results, which were measured before results were recorded."""
     return [each for each in results.values() if isinstance(each, Kept)]
 
 

@@ -75,7 +75,7 @@ def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
         lines += ["", f"Means, {way}: " + ", ".join(order).replace("inf", "not with every seed") + "."]
     lines += ["", "| the first over the second | real | simulated | |", "|---|--:|--:|---|"]
     pairs = list(combinations(methods, 2))
-    same = []  # for each pair that the simulation shows apart, whether the real order is the same
+    same = []  # for each pair that differs in the simulation: whether the real order is the same
     for one, other in pairs:
         real, simulated = (
             _ratio(methods[one][f"{way}_s"], methods[other][f"{way}_s"]) for way in ("real", "simulated")

@@ -22,7 +22,7 @@ from tasks.data import Dataset, FederatedData
 MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3  # seconds; standard deviations of log seconds, over clients and rounds
 BATCH_SIZE, STEPS = 16, 5
 DEVICES = Path(__file__).with_name("devices.json")
-MEGABYTES = 20.0  # that a client with a device of a file receives and sends in a round
+MEGABYTES = 20.0  # that a client receives and sends in a round, if its speeds come from the file of devices
 TESTED = 2_000  # the most test samples
 
 

@@ -4,12 +4,13 @@
 
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
 clients' seconds are lognormal, or those of devices in a file of FedScale's form. Any client may be slow, or
-the slowest clients are those with the most samples and the largest loss, or those with the fewest and the
-least. In some settings a client is available in half of the rounds. All seconds are simulated, so the results
-do not depend on the machine. A method trains until `BUDGET` seconds have passed. Nothing was tuned: all
-methods have their default settings, except that Oort's pacer moves by 5 % of the clients, as in its published
-code. (With its paper's step, nobody is penalised among so few clients.) The buffered methods keep as many
-clients busy as a round of the other methods selects, and take a step after half as many arrivals.
+the slowest clients are those with the most samples and the largest loss, or those with the fewest samples and
+the smallest loss. In some settings a client is available in half of the rounds. All seconds are simulated, so
+the results do not depend on the machine. A method trains until `BUDGET` seconds have passed. Nothing was
+tuned: all methods have their default settings, except that Oort's pacer moves by 5 % of the clients, as in
+its published code. (With its paper's step, nobody is penalised among so few clients.) The buffered methods
+keep as many clients busy as a round of the other methods selects, and take a step after half as many
+arrivals.
 
 The file ``devices.json`` is not FedScale's, which is too large for this repository: its 200 devices were
 drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,
@@ -53,8 +54,9 @@ ROUNDS_PER_ROUND = 4  # the most buffered rounds in place of a round
 LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
-"""The rounds in which the bias is measured, and of how many one is learned from. A bias of 1 % needs many
-rounds. That of a method in `BIASED` is larger: it has `BIASED_ROUNDS`, and learns from each."""
+"""The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % needs many, and the selector learns from
+every `LEARNED`-th one. The methods in `BIASED` have a larger bias. For them `BIASED_ROUNDS` are enough, and
+the selector learns from each."""
 
 SETTINGS = {
     "lognormal": Setting(),
@@ -117,7 +119,7 @@ def play(federation: Federation, method: Method, *, budget: float = math.inf, ro
 
 
 def moving_mean(accuracy: Sequence[float]) -> Floats:
-    """Return (R,) the mean accuracy of the last `WINDOW` rounds; of rounds before the first, 0."""
+    """Return (R,) the mean accuracy of the last `WINDOW` rounds; rounds before the first count as 0."""
     found: Floats = np.convolve(accuracy, np.full(WINDOW, 1 / WINDOW))[: len(accuracy)]
     return found
 

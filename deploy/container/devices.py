@@ -34,7 +34,8 @@ class Cluster(Server):
         devices = {name: state for name, state in states.items() if name not in others}
         if len(others) <= own:
             return devices
-        return {**states, "WARNING": f"{len(others)} nodes are no devices, and the cluster has {own} clients"}
+        warning = f"{len(others)} nodes are not devices, but the cluster has {own} clients"
+        return {**states, "WARNING": warning}
 
     def described(self) -> dict[str, Any]:
         """Return the devices, the number of other nodes, and the number of the cluster's own clients."""

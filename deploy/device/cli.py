@@ -98,7 +98,10 @@ def join(
     ] = None,
     properties: Annotated[
         str | None,
-        typer.Option(help='What runs may choose clients by: "region=eu,tags=day|night".', show_default=False),
+        typer.Option(
+            help='Properties by which runs can choose clients: "region=eu,tags=day|night".',
+            show_default=False,
+        ),
     ] = None,
     nice: Annotated[
         int | None,

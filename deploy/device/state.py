@@ -202,8 +202,10 @@ class Device:
         private = (joining / KEY).read_text()
         self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
         (self.folder / CA).write_text(offer.ca)
-        self._save(settings)  # before the key's first copy is deleted, so that no crash can lose the key
-        invitation.unlink()  # before the key's first copy: the server refuses the invitation with another key
+        self._save(settings)
+        invitation.unlink()
+        # The key's first copy is deleted last. Before the settings are saved, a crash could lose the key. As
+        # long as the invitation exists, it may be used again, and the server accepts it with this key only.
         shutil.rmtree(joining)
         return settings
 

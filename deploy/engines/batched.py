@@ -273,7 +273,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             )
         if folder is not None:
             folder.save(checkpoint())
-        # Before the history's last line: once it is written, this process may be ended.
+        # The reporters end before the history gets its last line: after that line, this process may be ended.
         reporters.end(simulator.round, "finished early" if simulator.round < settings.num_rounds else "")
         recording.end(simulator.round, simulator.arrays)
 

@@ -418,7 +418,7 @@ def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
     if not superlink.runs:
         return "stopped before the run was submitted"
     command = f"cohort server stop {superlink.runs[-1].run_id}{_dir_option(server)}"
-    return f"no longer followed; the run goes on, its history: {trial.history.path}\nto stop it: {command}"
+    return f"the run goes on without this command; history: {trial.history.path}\nto stop the run: {command}"
 
 
 def _earlier(server: Server, run: str) -> Path:

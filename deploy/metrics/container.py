@@ -1,6 +1,7 @@
 """The role that offers metrics to Prometheus, on a port of the operator's side only.
 
-With `healthy` as its second argument, the role's health check: it is healthy while the metrics are collected.
+With the further argument `healthy`, this is the health check of the role, which is healthy while the metrics
+are collected.
 """
 
 from __future__ import annotations

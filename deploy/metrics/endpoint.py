@@ -1,4 +1,4 @@
-"""The HTTP endpoint of the metrics. Slow and many connections cannot hold it up.
+"""The HTTP endpoint of the metrics. Neither slow connections nor many connections can block it.
 
 `/metrics` answers with the metrics. `/healthz` answers with 200 while the metrics are collected, `/readyz`
 while the server is also ready for devices and runs; both answer with 503 and the reason otherwise.

@@ -70,7 +70,7 @@ class Runs:
         for path in shown:
             if path not in self._runs:
                 name = str(path.parent.relative_to(self._folder))
-                # A history that was there before counts from now on; one that has just begun, from its start.
+                # An old history counts from now on, a history that has just begun counts from its start.
                 is_old = not self._has_begun or path in self._old
                 self._runs[path] = _Run(name, path, counts=not is_old)
         self._runs = {path: self._runs[path] for path in shown}
@@ -168,7 +168,7 @@ class _Run:
 
     def _count(self, line: Line) -> None:
         def add(metric: str, value: Any) -> None:
-            number = float(value or 0)  # null was not finite
+            number = float(value or 0)  # null stands for a number that is not finite
             self._counters[metric] += number if math.isfinite(number) else 0
 
         add("cohort_rounds_total", 1)
@@ -188,7 +188,7 @@ class _Run:
             return self._end
         try:
             claimed = CheckpointFolder(self._path.parent / CHECKPOINTS).is_claimed()
-        except OSError:  # the folder cannot be written to, and so not asked
+        except OSError:  # the lock cannot be tried, because the folder cannot be written to
             claimed = True
         return RUNNING if claimed else INTERRUPTED
 
@@ -221,7 +221,7 @@ class _Run:
         ):
             gauges[metric] = len(last[name]) if name in last else None
         for metric, value in gauges.items():
-            if value is not None:  # unknown, or not finite
+            if value is not None:  # None: unknown, or not finite
                 yield Sample(metric, float(value), run)
         yield from self._group_samples(last.get("group_metrics") or {})
         yield from self._times()

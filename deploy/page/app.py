@@ -52,7 +52,7 @@ HEADERS = {
 
 
 class _Gate:
-    """Lets only requests through that read below the secret path. All others learn nothing.
+    """Passes a request on only if it reads a path below the secret path. Senders of others learn nothing.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ PATIENCE = 0.2  # s that a query waits for a lock
 LOG_PIECES, LOG_RUNS = (
     500,
     100,
-)  # the most pieces of a log that are read at once; the most runs of a comparison
+)  # the most pieces of a log that are read at once, and the most runs whose logs are read
 OPEN_MESSAGES = 2000  # the most messages of rounds under way that are read
 
 

@@ -65,13 +65,13 @@ def find_history(run: Path) -> RunHistory:
     Parameters
     ----------
     run : Path
-        The folder of a run, or of a comparison. Of a comparison's trials, the first one is taken whose log
-        can tell anything, and one with uniform sampling is preferred: its draws do not depend on the norms.
+        The folder of a run, or of a comparison. In a comparison, the first trial whose log can be studied is
+        taken. A trial of uniform sampling is preferred, since its draws do not depend on the norms.
 
     Raises
     ------
     ValueError
-        If there is no history, or if no trial's log can tell.
+        If there is no history, or if no trial's log can be studied.
     """
     paths = [run / FILE_NAME] if (run / FILE_NAME).exists() else sorted(run.glob(f"*/{FILE_NAME}"))
     if not paths:
@@ -350,10 +350,10 @@ def sentence(findings: Findings) -> str:
     else:
         text = (
             f"The log cannot tell: in its {findings.rounds} rounds, {advice.best} has the smallest estimate, "
-            f"but cannot be told from {advice.rival}."
+            f"but the log does not distinguish it from {advice.rival}."
         )
         if advice.rounds:
-            text += f" Roughly {advice.rounds:,} rounds would tell."
+            text += f" Roughly {advice.rounds:,} rounds would be enough."
     if findings.never_drawn:
         clients = "1 client" if findings.never_drawn == 1 else f"{findings.never_drawn} clients"
         text += (

@@ -125,7 +125,7 @@ class _Follower:
         self._reached = -1  # the highest round of the earlier submissions; -1 if there is none
         self._tries = 0  # restarts since the last new round
         self._news = time.monotonic()  # when the history had new lines (s)
-        self._told = 0  # how many times `PATIENCE` had passed since then when the watcher was told
+        self._told = 0  # how many times `PATIENCE` had passed when `wait` last returned a number
         self._submit()
 
     def _submit(self) -> None:
@@ -141,7 +141,7 @@ class _Follower:
         self._run = self._engine.submit(trial.run_config | resume, name)
 
     def wait(self, news: bool) -> float | None:
-        """Return the seconds since the last news, each time another `PATIENCE` passed; None otherwise.
+        """Return the seconds since the last new line, once in each `PATIENCE` seconds; None otherwise.
 
         Parameters
         ----------

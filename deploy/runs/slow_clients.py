@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FEWEST = 20  # durations
 IDLE, MISSING, STALE = 0.2, 0.1, 0.01
-"""The shares from which on something is advised, see `waiting.Waiting` and `_buffered`."""
+"""From these shares on, a change is advised; see `waiting.Waiting` and `_buffered`."""
 TIMED = ("forecast", "md")
 """The selectors with a form that takes durations into account."""
 

@@ -53,7 +53,7 @@ class Planned(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A file, read and checked in itself. `planned` checks the settings of the runs."""
+    """The content of a file. `read_sweep` checks its form, `planned` checks the settings of the runs."""
 
     selectors: list[str]
     cases: list[tuple[str, dict[str, ConfigValue], dict[str, ConfigValue]]]

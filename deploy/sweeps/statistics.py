@@ -45,13 +45,13 @@ class Comparison(NamedTuple):
     other: str
     metric: str
     difference: Interval
-    """Of the metric, `selector` minus `other`."""
+    """The difference of the metric: `selector` minus `other`."""
     pairs: int
     """The number of seeds that both have."""
     p: float
-    """Of a two-sided paired t test; NaN with fewer than two pairs, or if a value is not finite."""
+    """The p value of a two-sided paired t test; NaN with fewer than two pairs or with a non-finite value."""
     corrected: float
-    """By Holm's method, over all comparisons of this metric in the sweep."""
+    """`p`, corrected by Holm's method for all comparisons of this metric in the sweep."""
 
     @property
     def verdict(self) -> str:

@@ -12,8 +12,9 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         The lines from round 1 on also hold:
         the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
         ``counts``, ``probabilities``, ``importance``, ``weights``, ``responded``, ``update_norms``,
-        ``reported_norms`` (the ‖w_m - w_t‖ that the clients report, divided by the learning rate; before the
-        guard), ``train_losses``, ``reply_seconds`` (from the TRAIN messages until the server had the reply),
+        ``reported_norms`` (the ‖w_m - w_t‖ that the clients report, divided by the learning rate, before
+        the guard clips them), ``train_losses``, ``reply_seconds`` (from the TRAIN message until the server
+        had the reply),
         ``training_seconds`` and ``batteries`` (%), both as the clients report them; the last three are empty
         if nothing is known;
         only with ``mode = "buffered"`` (otherwise empty, 0 and empty): ``staleness``: how many rounds ended

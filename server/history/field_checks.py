@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGEST = 1e50
-"""A larger number is read as null, like a number that is not finite: sums of their squares would overflow."""
+"""A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
 MOST = 2**31 - 1
 """The largest whole number: of rounds, indexes and draws."""
 

@@ -331,8 +331,8 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     monkeypatch.setattr(SuperLink, "submit", follow)
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 130
-    assert f"the run goes on, its history: {run / 'history.jsonl'}" in result.stderr
-    assert f"to stop it: cohort server stop 17 --dir {server.folder}" in result.stderr
+    assert f"the run goes on without this command; history: {run / 'history.jsonl'}" in result.stderr
+    assert f"to stop the run: cohort server stop 17 --dir {server.folder}" in result.stderr
 
 
 class NoCluster:

@@ -1,15 +1,15 @@
 """DELTA's experiments on the paper's own data: Fashion-MNIST, CIFAR-10, FEMNIST and CelebA.
 
 `mnist` has the training, the selectors and the paper's terms. The data could not be had here, so nobody has
-measured these experiments yet. What the paper states is taken from it (section 5, appendix H.2): 20 of 300
+measured these experiments yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
 clients and α = 0.1 on Fashion-MNIST, 0.5 on CIFAR-10, or a fifth of the users on LEAF's data, mini-batches of
 32, 500 rounds, and the rates 0.01 and 0.1. As in `mnist`, a client takes 5 steps, not 5 epochs, and the
 selectors have their default settings.
 
-The accuracy is measured every 10 rounds. On LEAF's data it is that on 5000 test images of all users, not only
-of the clients. Networks: on Fashion-MNIST and FEMNIST that of McMahan et al. 2017, two convolutions and two
-dense layers (LEAF's for FEMNIST has 2,048 hidden units instead of 512); on CelebA LEAF's with group norm
-instead of batch norm; on CIFAR-10 ResNet-18 with group norm.
+The accuracy is measured every 10 rounds. On LEAF's data it is measured on 5000 test images of all users, not
+only of the clients. On Fashion-MNIST and FEMNIST, the network is that of McMahan et al. 2017: two
+convolutions and two dense layers (LEAF's network for FEMNIST has 2,048 hidden units instead of 512). On
+CelebA it is LEAF's network with group norm instead of batch norm, and on CIFAR-10 ResNet-18 with group norm.
 """
 
 from __future__ import annotations

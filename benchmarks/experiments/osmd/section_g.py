@@ -51,9 +51,10 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
 
     A selector with "asked" in its label knows all clients' norms at the initial model, over all their images.
     In the OSMD family these norms fix ā, as in appendix C.3. All other selectors know only the data sizes
-    before training, and ā is the largest a seen so far, in the doubling in the block before. The doubling of
-    v1 is not asked, as that changes nothing (see `AdaptiveDoublingOSMDSelector`).
-    `lipschitz` (M,) are the constants for ``lipschitz-is``.
+    before training. Their ā is the largest a seen so far; with the doubling trick, it is the largest a of the
+    block before. There is no row "adaptive-doubling-osmd, asked", because norms before training would change
+    nothing there (see `AdaptiveDoublingOSMDSelector`). `lipschitz` (M,) are the constants for
+    ``lipschitz-is``.
     """
 
     def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:

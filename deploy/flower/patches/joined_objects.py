@@ -112,13 +112,13 @@ def _split_names(names: str) -> list[str]:
 
 
 def _transaction(state: Any) -> AbstractContextManager[Any]:
-    """Return a transaction that all accesses to the state's database in its block belong to."""
+    """Return a context manager: all accesses to the state's database in its block are one transaction."""
     session: Callable[[], AbstractContextManager[Any]] = getattr(state, "session", nullcontext)
     return session()
 
 
 def _pull(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
-    """Answer a request with the first of its objects, until one has not arrived or there is `ENOUGH`."""
+    """Answer a request with its objects in their order, up to a missing object or `ENOUGH` bytes."""
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
     messages = importlib.import_module(_MESSAGES)
@@ -199,7 +199,7 @@ def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
 
         contents = pull_some(object_ids, requests=1)
         if missing := object_ids[len(contents) :] if contents else []:
-            # Large objects come in several requests at a time, if the response had no room for all.
+            # If the response had no room for all objects, they are large: several requests run at a time.
             threads = inflatable.get_num_workers(at_once) if len(contents) < MOST else 1
             with _executor(threads) as executor:
                 for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):

@@ -83,7 +83,8 @@ class Presence:
     Parameters
     ----------
     left : Callable[[], None]
-        Called after a node was marked as offline, or had signed off before. (default: nothing is called)
+        Called when a node has left: it was marked as offline, or it had signed off. (default: nothing is
+        called)
     """
 
     def __init__(self, left: Callable[[], None] = lambda: None) -> None:

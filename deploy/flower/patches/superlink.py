@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 # s after which a thread that computes lets another one compute. Each waiting thread looks this often whether
 # it may: with Python's .005 s, 300 requests that arrived at once switched threads 57,000 times a second.
 SWITCH = 0.05
-# Objects that are made before a collection of garbage looks through the youngest objects, and how many such
-# collections go before the next older ones. Python's 700 and 10 suit small programs: requests of 1,000 nodes
-# that are held have some 10^6 objects.
+# The thresholds of Python's garbage collector: how many new objects start a collection of the youngest
+# objects, and how many such collections start one of older objects. Python's 700 and 10 suit small programs:
+# the held requests of 1,000 nodes have some 10^6 objects.
 GARBAGE = (10_000, 50, 50)
 LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
 PATIENCE = 4

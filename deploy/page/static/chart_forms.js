@@ -172,7 +172,7 @@ function heatMap(figure, data) {
 
 function drawCells(place, data, tall, top, height) {
   const width = Math.max(240, place.clientWidth), style = getComputedStyle(document.documentElement);
-  const canvas = el("canvas", {role: "img", "aria-label": "How often which clients were drawn in which rounds"});
+  const canvas = el("canvas", {role: "img", "aria-label": "How often each client was drawn in each round"});
   const ratio = Math.max(1, devicePixelRatio || 1);
   canvas.width = width * ratio; canvas.height = height * ratio; canvas.style.height = `${height}px`;
   place.append(canvas);
@@ -283,7 +283,7 @@ function timelineChart(figure, data) {
     const kind = each.reply === null ? "k-wait" : "k-way";
     plot.append(vg("rect", {class: kind, x: x(0), y, width: Math.max(1, x(end) - x(0)), height: thick, rx: 3, opacity: each.reply === null ? 0.35 : 1}));
     if (training > 0 && each.reply !== null) {
-      // When the training began is not known. It is drawn in the middle of the time that is left.
+      // The start of the training is not known, so the training is drawn in the middle of the time until the reply.
       plot.append(vg("rect", {class: "k-train", x: x((end - training) / 2), y, width: Math.max(1, x(training) - x(0)), height: thick}));
     }
     plot.append(vg("rect", {x: 0, y: y - 3, width, height: tall, fill: "transparent", onpointermove: (event) => tip.show(event, [

@@ -238,15 +238,15 @@ function drawRound() {
   $("earlier").disabled = data.round === null || data.round <= data.first;
   $("later").disabled = data.round === null || data.round >= data.last;
   $("newest").disabled = view.round === null;
-  const parts = data.round === null ? [] : [`${count(data.available)} clients were available, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `it took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
-  if (data.eligible) parts.push(`only clients with ${data.eligible} could be selected, which left out ${several(data.ineligible, "available client")}`);
+  const parts = data.round === null ? [] : [`${count(data.available)} clients were available, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `the round took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
+  if (data.eligible) parts.push(`only clients with ${data.eligible} could be selected, which left out ${several(data.ineligible, "other online client")}`);
   if (data.in_flight) parts.push(`${several(data.in_flight, "client")} went on training when the round ended`);
   const timed = data.clients && data.clients.some((each) => each.reply !== null);
   if (timed && data.clients.length < data.selected) parts.push(`the ${data.clients.length} slowest are shown`);
   $("round-about").textContent = parts.length ? `${parts.join("; ")}.${data.skipped ? ` Skipped: ${data.skipped}` : ""}` : "";
   timelineChart($("timeline"), data);
   const times = data.clients && data.clients.some((each) => each.reply !== null);
-  const key = [["k-way", "asked, on the way and waiting"], ["k-train", "training, as the client reports it (when it began is not known)"], ["k-wait", "waited for, no reply"]];
+  const key = [["k-way", "from the server's message to the client's reply"], ["k-train", "training, as the client reports it (its start is not known)"], ["k-wait", "no reply while the server waited"]];
   const used = key.filter(([kind]) => times && (kind !== "k-train" || data.clients.some((each) => each.training !== null)) && (kind !== "k-wait" || data.clients.some((each) => each.reply === null)));
   $("timeline-key").replaceChildren(...used.map(([kind, text]) => el("li", {class: `key ${kind}`}, el("i", {class: "box"}), el("span", {}, text))));
   const now = data.now;
@@ -345,7 +345,7 @@ async function ask() {
     if (state.nodes !== null) await SECTIONS.clients();
   } else {
     for (const [name, show] of Object.entries(SECTIONS)) {
-      // A live state of devices changes without a line in the history.
+      // The state of a device can change without a new line in the history.
       const version = `${view.trial} ${current().version} ${["clients", "round"].includes(name) && state.nodes !== null ? state.now : ""}`;
       const needed = view.visible.has(name) || name === "groups" || name === "happened";
       if (needed && view.drawn[name] !== version) { await show(); view.drawn[name] = version; }

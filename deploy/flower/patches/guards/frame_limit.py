@@ -1,8 +1,8 @@
 """Limits how many frames of HTTP/2 a node may send in a second.
 
-gRPC handles every frame at once, also those that belong to no request: a node that sent 850,000 PINGs a
-second took a core, and others waited for seconds. A node that sends more frames than this limit is slowed
-down, and not cut off: the gate does not read on until the second is over.
+gRPC handles every frame at once, even frames that belong to no request. A node that sent 850,000 PINGs a
+second occupied a core, and the requests of others waited for seconds. If a node sends more frames than this
+limit, the gate does not close its connection, but reads on only when the second is over.
 
 An honest node sends four small frames with each request (the request's headers and body, and two
 WINDOW_UPDATEs), and few others, however large the model is: its data is in large frames, which do not count.
@@ -22,14 +22,14 @@ _DATA = 0  # the kind of the frames with bodies
 
 
 class FrameBudget:
-    """The frames that a node may send in this second, over all its connections."""
+    """The frames that a node may send in this second over all its connections, or a stranger over one."""
 
     def __init__(self) -> None:
         self._began = self._spent = 0.0
 
     @property
     def left(self) -> float:
-        """How many frames it may still send."""
+        """How many frames the sender may still send."""
         now = time.monotonic()
         if now - self._began >= 1.0:
             self._began, self._spent = now, 0
@@ -41,7 +41,7 @@ class FrameBudget:
         return max(0.0, self._began + 1.0 - time.monotonic())
 
     def spend(self, frames: int) -> None:
-        """Note that it has sent frames."""
+        """Note that the sender has sent frames."""
         self._spent += frames
 
 
@@ -53,7 +53,7 @@ class FrameCounter:
         self._head = b""  # the beginning of a frame's head; it has passed
 
     def passing(self, data: bytes, budget: FrameBudget) -> int:
-        """Return how many bytes of `data`, which comes next, may pass now. Spend the frames in them."""
+        """Return how many bytes of `data`, the next bytes, may pass now. Spend the frames in these bytes."""
         joined, before = self._head + data, len(self._head)
         at, end, left = self._skip, len(joined), budget.left
         count = 0
@@ -66,7 +66,7 @@ class FrameCounter:
             at += _HEAD + length
         budget.spend(count)
         if at + _HEAD <= end:  # a frame must wait
-            if at < before:  # whose head has begun to pass
+            if at < before:  # a part of its head has already passed
                 return 0
             self._skip, self._head = 0, b""
             return at - before

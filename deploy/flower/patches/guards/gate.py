@@ -289,7 +289,7 @@ class _Connection:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.node: int | None = None  # whose key the last request had; None for a stranger
+        self.node: int | None = None  # the node whose key the last request had; None for a stranger
         self.budget = FrameBudget()  # of this connection alone, until a node is known
         self.admitted = asyncio.Event()
         self.refusals = 0
@@ -305,9 +305,10 @@ def most_strangers() -> int:
 
 
 def origin(address: str) -> str:
-    """Return the address that a peer counts for. Of an IPv6 address, this is its network of 64 bits.
+    """Return the address under which a peer is counted.
 
-    One machine has all the addresses of such a network.
+    An IPv6 peer is counted under its network of 64 bits, because one machine may have all addresses of such a
+    network.
     """
     found = ip_address(address)
     if found.version == 4 or found.ipv4_mapped or found.is_link_local:
@@ -316,7 +317,7 @@ def origin(address: str) -> str:
 
 
 def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the server's side of TLS, as gRPC has it: from version 1.2 on, for HTTP/2 only."""
+    """Return the TLS settings of the server, the same as gRPC's: TLS 1.2 or newer, HTTP/2 only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

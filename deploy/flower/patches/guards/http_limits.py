@@ -2,9 +2,9 @@
 
 Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, limits neither the
 head of a request (its method, URL and headers), which it keeps in memory until the head is complete, nor the
-number of connections, nor how long a connection may exist without a request. It notes any number of requests
-that are sent at once, 13 MB for 256 kB of them. Its TLS handles any number of changes of the keys in one step
-(`tls_records`).
+number of connections, nor how long a connection may exist without a request. It stores any number of requests
+that are sent at once; 256 kB of requests take 13 MB of memory. Its TLS handles any number of changes of the
+keys in one step (`tls_records`).
 
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """
@@ -38,7 +38,7 @@ USED = (
     f"{_PROTOCOL}:AutoHTTPProtocol.connection_made",
     f"{_PROTOCOL}:AutoHTTPProtocol.connection_lost",
     f"{_PROTOCOL}:AutoHTTPProtocol.data_received",
-    # Of the protocol that uses httptools. That of h11 has a limit of its own, and is not used by Flower.
+    # Only the protocol of httptools has these two. That of h11 has its own limit, and Flower does not use it.
     f"{_PROTOCOL}:AutoHTTPProtocol.on_message_begin",
     f"{_PROTOCOL}:AutoHTTPProtocol.on_headers_complete",
     f"{_LOOP}:auto_loop_factory",

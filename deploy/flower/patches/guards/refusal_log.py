@@ -38,8 +38,8 @@ def make_safe(logger: logging.Logger) -> None:
 def printable(text: str) -> str:
     """Return a text with its control characters escaped, except line breaks and tabs.
 
-    Of a text that is longer than `LONGEST` characters, only the beginning is returned, with the number of all
-    its characters.
+    If the text is longer than `LONGEST` characters, only its beginning is returned, followed by the length of
+    the whole text.
 
     `strategies.clients.printable` has the same rule. It cannot be imported here, because the ServerApp must
     import `strategies` from the app that it runs.
@@ -104,7 +104,7 @@ def limit_lines(logger: logging.Logger, package: str = "flwr") -> None:
 
 
 def limit_uvicorn() -> None:
-    """Let uvicorn, the HTTP server, escape control characters in its lines, shorten and limit them."""
+    """Escape control characters in the log of uvicorn, the HTTP server; shorten and limit its lines."""
     for name in ("uvicorn.access", "uvicorn.error"):
         logger = logging.getLogger(name)
         if not any(isinstance(each, _SafeArguments) for each in logger.filters):

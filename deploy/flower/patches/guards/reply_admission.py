@@ -161,9 +161,9 @@ class ReplyAdmission:
             self._check_confirmation(request, node)
 
     def note(self, method: str, request: Any, response: Any, node: int) -> None:
-        """After an answered request, note what the node's next requests are checked against.
+        """Note, after a request was answered, what `check` needs to check the node's next requests.
 
-        The notes say which messages the node has received, and in which session the node will push its
+        These are the messages that the node has received, and the session in which the node will push its
         reply's objects. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's
         answer.
         """
@@ -181,7 +181,7 @@ class ReplyAdmission:
         session = _Session(response.session_id)
         with self._lock:
             self._sessions[node] = session
-        # Objects that the SuperLink has stored before also count, although the node need not send them.
+        # Objects that the SuperLink had stored earlier count too, although the node need not send them.
         if present and missing:
             self._spend(
                 session, request.messages_list[0].metadata.run_id, sum(self._stored(present).values())

@@ -2,8 +2,9 @@
 
 Some records of TLS hold no data of the application: a part of the handshake, a change of the keys (KeyUpdate
 in TLS 1.3), an attempt to negotiate again (TLS 1.2), or a warning. OpenSSL handles any number of such records
-in one call, which does not return while more arrive, and a change of the keys takes it 30 us or more. When
-OpenSSL read the socket itself, a stranger stopped the gate with 0.4 MB of such records a second.
+in one call. The call does not return while more records arrive, and each change of the keys takes OpenSSL
+30 us or more. When OpenSSL read the socket itself, a stranger stopped the gate with 0.4 MB of such records a
+second.
 
 `TlsPeer` is for the gate. `limit_records` is for servers of asyncio and uvloop.
 """
@@ -195,14 +196,15 @@ class _OneRecordAtATime(ssl.SSLObject):
         self._call(super().unwrap)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of OpenSSL, and give it a record each time it wants more.
+        """Call a function of OpenSSL, and give OpenSSL a record each time it wants more.
 
-        A record after which it wants more had no data.
+        If OpenSSL wants more after a record, the record had no data.
 
         Raises
         ------
         ssl.SSLError
-            As the function does; or if the peer does not speak TLS, or sends too many records without data.
+            If the function raises it, if the peer does not speak TLS, or if the peer sends too many records
+            without data.
         """
         given = 0  # bytes of the last record
         while True:

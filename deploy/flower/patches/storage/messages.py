@@ -216,7 +216,7 @@ def store_message_res(this: Any, message: Any) -> str | None:
 def _find(execute: Callable[..., Any], message_id: str) -> list[dict[str, Any]]:
     """Return the row of a message to a node, if there is one.
 
-    The id may come from a node. As JSON, SQLite would end it at its first NUL character.
+    The id is not passed as JSON: it may come from a node, and SQLite would cut JSON text at a NUL character.
     """
     return [_row(values) for values in execute(_MESSAGE, (message_id,))]
 

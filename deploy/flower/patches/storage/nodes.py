@@ -86,7 +86,7 @@ def get_node_info(
     owner_aids: Sequence[str] | None = None,
     statuses: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Return what is known about nodes, those that all the given lists allow."""
+    """Return what is known about the nodes that match all the given lists."""
     flower = _flower()
     wanted = {
         "node_id": None if node_ids is None else [flower.uint64_to_int64(each) for each in node_ids],

@@ -31,7 +31,7 @@ class Rows(sqlite3.Cursor):
     def first(self) -> Any:
         """Return the first row, or None if there is none."""
         row = self.fetchone()
-        self.close()  # a statement that may return more rows would keep the transaction from its end
+        self.close()  # a statement that may return more rows would keep the transaction open
         return row
 
     def scalar(self) -> Any:
