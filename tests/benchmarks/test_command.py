@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -205,6 +206,24 @@ def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert seeds_run(two) == ["0", "4"]
     assert (tmp_path / "out" / "needy.md").exists()
+
+
+def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        name: replace(experiment(tmp_path, seeds=1, gpu=gpu), name=name)
+        for name, gpu in (("toy", False), ("large", True))
+    }
+    monkeypatch.setattr("benchmarks.experiments.EXPERIMENTS", known)
+    monkeypatch.setattr("benchmarks.experiments.command.gpu", lambda: "")
+    result = papers("--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "skipped, since there is no GPU: large\n" in result.stderr
+    assert not (tmp_path / "out" / "large.md").exists()
+    assert papers("large", "--out", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out" / "large.md").exists()
+    assert "large  A toy (nowhere; 1 seeds; needs a GPU)" in papers("--list").stdout
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.command import bench
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.sources import digest_of
 from benchmarks.results import checking, command
-from benchmarks.results.checking import differences, renew, sample, stale, write_pages, wrong_pages
+from benchmarks.results.checking import differences, need_gpu, renew, sample, stale, write_pages, wrong_pages
 from benchmarks.results.files import Kept, Recorded, read, write
 from benchmarks.results.machine import machine
 from tests.benchmarks.results.toy_results import NAME, toy, toy_recorded, toy_report
-from tests.support.toy_experiments import seeds_run
+from tests.support.toy_experiments import experiment, seeds_run
 
 
 @pytest.fixture
@@ -37,6 +38,16 @@ def test_results_of_other_code_are_stale_until_a_seed_was_equal(tmp_path: Path, 
     # Seed 1 took the least time.
     assert (note["seed"], note["before"], note["equal"]) == (1, "of old", "bit for bit")
     assert (new.measured, new.commit, new.rows) == (old.measured, old.commit, old.rows)
+
+
+def test_results_that_need_a_gpu_are_checked_only_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Recorded
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, NAME, experiment(tmp_path, seeds=3, gpu=True))
+    for model, unchecked in (("", [NAME]), ("H200", [])):
+        monkeypatch.setattr(checking, "gpu", lambda model=model: model)
+        assert [each.name for each in need_gpu({NAME: old})] == unchecked
+        assert [each.name for each in stale({NAME: old})] == ([] if unchecked else [NAME])
 
 
 def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old: Recorded) -> None:
