@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from deploy.engines import cluster
+from deploy.engines import local_cluster
 from deploy.flower import fork_client
 from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches.apps import app_servers
@@ -240,7 +240,7 @@ def test_a_message_that_leaks_crashes_or_is_killed_touches_no_other(tmp_path: Pa
     settings = '[tool.flwr.app.config]\nfile = ""\n'
     (app / "pyproject.toml").write_text(PYPROJECT.replace("toy:client", "toy:server", 1) + settings)
     (app / "toy.py").write_text(ISOLATED)
-    with cluster.LocalCluster(tmp_path / "run", 1, app=app, programs="patched") as running:
+    with local_cluster.LocalCluster(tmp_path / "run", 1, app=app, programs="patched") as running:
         run = running.submit({"file": str(answers)}, "toy")
         assert wait_until(answers.exists, 60), run.log.read_text()
         run.wait(20)
@@ -252,7 +252,9 @@ def test_a_message_that_leaks_crashes_or_is_killed_touches_no_other(tmp_path: Pa
         assert int(resident) < 400_000  # kB: nothing that the messages kept
         (supernode,) = running.client_processes
         of_the_node = {
-            pid for pid in processes_with(cluster.MARK, str(running.folder)) if is_of(pid, supernode.pid)
+            pid
+            for pid in processes_with(local_cluster.MARK, str(running.folder))
+            if is_of(pid, supernode.pid)
         }
         assert parent in of_the_node
         os.kill(supernode.pid, signal.SIGKILL)
