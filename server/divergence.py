@@ -45,7 +45,7 @@ class Divergence:
         - The test loss is not finite.
         - The test loss is more than `FACTOR` times the first test loss of this process.
         - The test loss was above the loss of the untrained model in `ABOVE` evaluations in a row.
-        - The round was skipped because no update was finite.
+        - The round was skipped because no client's update was finite, or not their sum.
 
         A network whose units have all died stands still instead: its test loss stays near the loss of the
         untrained model (see `STILL`). After a resume, the loss of the untrained model is not known, so the
@@ -73,7 +73,7 @@ class Divergence:
         elif loss > FACTOR * self._first:
             symptom = f"diverges: the test loss is {loss:.4g}, and was {self._first:.4g}"
         elif record is not None and _without_finite_update(record):
-            symptom = "diverges: no client's update is finite"
+            symptom = "diverges: no client's update is finite, or their sum is not"
         elif self._above >= ABOVE:
             symptom = f"diverges: in {ABOVE} evaluations the test loss was above the untrained model's"
         elif number >= STILL and self._lowest > LOWER * self._untrained:
@@ -82,12 +82,14 @@ class Divergence:
         if not symptom or self._warned:
             return ""
         self._warned = True
+        untrained = "" if isnan(self._untrained) else f"; untrained: {self._untrained:.4g}"
         return (
-            f"the training {symptom} (round {number}; untrained: {self._untrained:.4g}). learning-rate = "
+            f"the training {symptom} (round {number}{untrained}). learning-rate = "
             f"{self._rates.at(number):g} may be {likely}; the default of {self._task} is {self._default:g}"
         )
 
 
 def _without_finite_update(record: RoundRecord) -> bool:
     failures = record.failures.values()
-    return bool(record.skipped and failures) and all("finite" in why or "NaN" in why for why in failures)
+    all_failed = len(failures) == record.selection.clients.size > 0
+    return bool(record.skipped) and all_failed and all("finite" in why or "NaN" in why for why in failures)

@@ -1,4 +1,4 @@
-"""The regret of a sampler, for experiments that know every client's norm, and an oracle without regret.
+"""The regret of a sampler, and an oracle, for experiments that know every client's norm.
 
 The loss of the probabilities p in round t is ``l_t(p) = (1/K) sum_m a_m / p_m`` with ``a_m = λ_m² ||g_m||²``.
 It is the variance of the aggregate of K draws with the probabilities p, plus a constant that does not depend
@@ -34,7 +34,7 @@ class Oracle(ProbabilitySelector):
 
     Its probabilities are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1. Of all probabilities
     that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they are those of the selector
-    `optimal`.
+    `optimal` without its small floor.
 
     Parameters
     ----------

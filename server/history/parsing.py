@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME = "history.jsonl"
-TOLD_TO_END = "told to end"  # the reason of a run that somebody stopped
+TOLD_TO_END = "told to end"  # `reason` in the last line of a run that somebody stopped
 VERSION = 2
 """The format of the file; a history of another version is refused."""
 Line = dict[str, Any]
@@ -22,7 +22,9 @@ class VersionError(ValueError):
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the complete lines of a history that have a known form; an empty list if there is no file.
+    """Return the lines of a history, without damaged ones and without an incomplete last one.
+
+    If there is no file, the list is empty.
 
     Raises
     ------
@@ -48,7 +50,7 @@ def parsed(path: Path, text: bytes) -> Line:
     VersionError
         If the line says that the history is of another version.
     ValueError
-        If the text is not JSON, or if a field is of the wrong kind.
+        If the text is not JSON, or the line is damaged (see `field_checks.checked`).
     """
     try:
         line = json.loads(text)

@@ -3,8 +3,10 @@
 import json
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tasks
@@ -66,7 +68,25 @@ def test_a_diverging_batched_simulation_warns_once(rate: float, tmp_path: Path) 
 def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_model() -> None:
     divergence = Divergence("digits", Schedule(((1, 0.5),)), 0.5)
     assert not any(divergence.warning(number, Metrics(0.3 + number / 1000, 0.9)) for number in range(20, 90))
-    assert divergence.warning(90, Metrics(4.0, 0.1))
+    assert "was 0.32 (round 90). learning-rate = 0.5" in divergence.warning(90, Metrics(4.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("failures", "diverges"),
+    [
+        ({0: "the update has NaN", 1: "the update is not finite"}, True),
+        ({0: "the update has NaN"}, False),  # the other client's update was usable, but the quorum was 2
+        ({0: "the update has NaN", 1: "no reply by the deadline"}, False),
+    ],
+)
+def test_a_skipped_round_is_a_divergence_only_if_every_update_failed(
+    failures: dict[int, str], diverges: bool
+) -> None:
+    record: Any = SimpleNamespace(
+        skipped="too few updates", failures=failures, selection=SimpleNamespace(clients=np.arange(2))
+    )
+    found = Divergence("digits", Schedule(((1, 0.5),)), 0.5).warning(3, Metrics(2.0, 0.1), record)
+    assert ("no client's update is finite" in found) == diverges == bool(found)
 
 
 @pytest.mark.parametrize(
