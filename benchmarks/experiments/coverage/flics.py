@@ -16,7 +16,8 @@ PAPER = Paper(
             "Algorithm 1, FLICS-AVG",
             "group rates of least variance",
             "built",
-            "As printed it scales twice, divides by the number of clients, and divides by t - 1, which is 0 at t = 1. Here it "
+            "As printed it scales twice, divides by the number of clients, and divides by t - 1, which is 0 "
+            "at t = 1. Here it "
             "scales once, by p/ŝ(t), and divides by t.",
             (),
             ("flics",),
