@@ -88,7 +88,7 @@ test-slow-network: $(VENV)/.dev   ## of these, the tests with a network
 	$(call tested_twice,slow-network,-m "slow and network")
 
 test-slow-others: $(VENV)/.dev    ## the others
-	$(call tested_twice,slow-others,-m "slow and not network and not arm64")
+	$(call tested_twice,slow-others,-m "slow and not network and not arm64",-n 2)
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
 	$(call tested_twice,simulation,-m simulation)
