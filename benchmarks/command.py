@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -249,10 +250,7 @@ def networks(
     from benchmarks.networks import CASES, run
     from benchmarks.results.machine import gpu
 
-    names = networks.split(",")
-    for name in names:
-        if name not in CASES:
-            _fail(f"networks = {name!r}: must be one of {', '.join(CASES)}")
+    names = _names("networks", networks, CASES)
     if device not in (None, "cpu", "cuda") or (device == "cuda" and not gpu()):
         _fail(f"device = {device!r}: must be cpu{', or cuda' if gpu() else ': torch finds no GPU here'}")
     run(names, device, seconds, as_json)
@@ -270,10 +268,7 @@ def half_precision(
     """Measure what half precision on the wire costs in accuracy."""
     from benchmarks.half_precision import TASKS, run
 
-    names = tasks.split(",")
-    for name in names:
-        if name not in TASKS:
-            _fail(f"task = {name!r}: must be one of {', '.join(TASKS)}")
+    names = _names("task", tasks, TASKS)
     run(names, seeds, data, as_json)
 
 
@@ -393,10 +388,7 @@ def throughput(
     from benchmarks.throughput.report import run
     from benchmarks.throughput.workloads import WORKLOADS
 
-    names = engines.split(",") if engines else list(ENGINES)
-    for name in names:
-        if name not in ENGINES:
-            _fail(f"engine = {name!r}: must be one of {', '.join(ENGINES)}")
+    names = _names("engine", engines, ENGINES) if engines else list(ENGINES)
     if workload not in (*WORKLOADS, "all"):
         _fail(f"workload = {workload!r}: must be one of {', '.join(WORKLOADS)}, all")
     if seconds <= 0:
@@ -480,6 +472,15 @@ def advice(
     if per_round >= clients:
         _fail(f"per-round = {per_round}: must be between 1 and {clients - 1} (one less than clients)")
     run(range(seeds), Setting(rounds, clients, per_round), jobs, as_json)
+
+
+def _names(option: str, text: str, known: Collection[str]) -> list[str]:
+    """Return the names in a text with commas; if one is not known, end the command."""
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            _fail(f"{option} = {name!r}: must be one of {', '.join(known)}")
+    return names
 
 
 def _fail(message: str) -> NoReturn:

@@ -4,6 +4,8 @@ per process for linear algebra, and Flower's logger as it was before the test. A
 
 import logging
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,10 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from deploy.processes.watchdog import watchdog_command  # noqa: E402
+
+MARK = "COHORT_TESTS"  # environment variable of all processes that tests start
+
 # A busy machine is slow, not wrong. Every run tries the same examples.
 settings.register_profile(
     "cohort", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -22,6 +28,14 @@ settings.register_profile(
 # For other versions of Python and Flower, which run the same formulas: `--hypothesis-profile few`.
 settings.register_profile("few", settings.get_profile("cohort"), max_examples=20)
 settings.load_profile("cohort")
+
+
+def pytest_configure() -> None:
+    """Start a watchdog: servers and devices outlive the process that starts them, and so a killed pytest."""
+    if sys.platform == "linux" and MARK not in os.environ:  # workers and nested runs inherit the mark
+        os.environ[MARK] = str(os.getpid())
+        command = watchdog_command(MARK, os.environ[MARK], Path(tempfile.mkdtemp(prefix="cohort-tests-")))
+        os.posix_spawn(command[0], command, os.environ, setsid=True)
 
 
 @pytest.fixture(autouse=True)

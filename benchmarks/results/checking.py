@@ -81,8 +81,9 @@ def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
     Results that `need_gpu` are left out.
     """
     found: list[tuple[float, Recorded | Measured]] = []
+    unchecked = need_gpu(results)
     for each in results.values():
-        if isinstance(each, Recorded) and each.name in EXPERIMENTS and each not in need_gpu(results):
+        if isinstance(each, Recorded) and each.name in EXPERIMENTS and each not in unchecked:
             if each.sources != digest_of(EXPERIMENTS[each.name]):
                 found.append((min(each.seconds), each))
         elif isinstance(each, Measured) and each.sources != digest_of_benchmark(each.name):
