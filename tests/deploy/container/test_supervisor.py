@@ -87,7 +87,7 @@ def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: 
         process.kill()
     assert process.returncode == 0
     assert not (tmp_path / "ready").exists()
-    assert not any(map(running, children))
+    wait_for(lambda: not any(map(running, children)), 10, lambda: "the children end")  # a kill takes a moment
     assert output.splitlines() == [
         *["cohort: the program did not become ready and ended with code 49; it is started again in 0.05 s"]
         * 2,
