@@ -4,7 +4,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from benchmarks.experiments.osmd import personalised, section_f, section_g
+from benchmarks.experiments.osmd import personalised, section_f, section_f_selectors, section_g
 from benchmarks.experiments.osmd.least_squares import (
     Problem,
     Trial,
@@ -127,13 +127,15 @@ def test_no_distribution_above_the_floor_beats_the_oracle():
 
 def test_a_fixed_rate_of_osmd_is_the_rate_of_the_raw_feedback():
     rate, norms = 1e-3, np.array([30.0, 7.0, 1.0, 0.5, 2.0])
-    selector = section_f.Maker(seed=1, num_rounds=100).osmd(rate)
+    selector = section_f_selectors.Maker(seed=1, num_rounds=100).osmd(rate)
     selection = selector.select(1)
     sent = norms[: selection.clients.size]
     selector.update(1, selection, feedback(sent))
-    w = np.full(section_f.M, 1 / section_f.M)
-    a = (sent / section_f.M) ** 2
-    w[selection.clients] *= np.exp(rate * selection.importance * a / (section_f.K / section_f.M**2))
+    w = np.full(section_f_selectors.M, 1 / section_f_selectors.M)
+    a = (sent / section_f_selectors.M) ** 2
+    w[selection.clients] *= np.exp(
+        rate * selection.importance * a / (section_f_selectors.K / section_f_selectors.M**2)
+    )
     assert selector.probabilities == pytest.approx(w / w.sum(), rel=1e-9)  # nobody is near the floor yet
 
 
