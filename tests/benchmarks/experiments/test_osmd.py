@@ -131,11 +131,9 @@ def test_a_fixed_rate_of_osmd_is_the_rate_of_the_raw_feedback():
     selection = selector.select(1)
     sent = norms[: selection.clients.size]
     selector.update(1, selection, feedback(sent))
-    w = np.full(section_f_selectors.M, 1 / section_f_selectors.M)
-    a = (sent / section_f_selectors.M) ** 2
-    w[selection.clients] *= np.exp(
-        rate * selection.importance * a / (section_f_selectors.K / section_f_selectors.M**2)
-    )
+    M, K = section_f_selectors.M, section_f_selectors.K
+    w, a = np.full(M, 1 / M), (sent / M) ** 2
+    w[selection.clients] *= np.exp(rate * selection.importance * a / (K / M**2))
     assert selector.probabilities == pytest.approx(w / w.sum(), rel=1e-9)  # nobody is near the floor yet
 
 
