@@ -4,7 +4,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from benchmarks.experiments.osmd import personalised, section_f, section_f_selectors, section_g
+from benchmarks.experiments.osmd import personalised, section_f, section_g
 from benchmarks.experiments.osmd.least_squares import (
     Problem,
     Trial,
@@ -14,6 +14,7 @@ from benchmarks.experiments.osmd.least_squares import (
     unlike_clients,
 )
 from benchmarks.experiments.osmd.logistic_regression import _split, lipschitz_constants
+from benchmarks.experiments.osmd.section_f_selectors import K, M, Maker
 from benchmarks.experiments.regret import Oracle
 from strategies.selectors import create
 from strategies.selectors.baselines.uniform import UniformSelector
@@ -127,11 +128,10 @@ def test_no_distribution_above_the_floor_beats_the_oracle():
 
 def test_a_fixed_rate_of_osmd_is_the_rate_of_the_raw_feedback():
     rate, norms = 1e-3, np.array([30.0, 7.0, 1.0, 0.5, 2.0])
-    selector = section_f_selectors.Maker(seed=1, num_rounds=100).osmd(rate)
+    selector = Maker(seed=1, num_rounds=100).osmd(rate)
     selection = selector.select(1)
     sent = norms[: selection.clients.size]
     selector.update(1, selection, feedback(sent))
-    M, K = section_f_selectors.M, section_f_selectors.K
     w, a = np.full(M, 1 / M), (sent / M) ** 2
     w[selection.clients] *= np.exp(rate * selection.importance * a / (K / M**2))
     assert selector.probabilities == pytest.approx(w / w.sum(), rel=1e-9)  # nobody is near the floor yet
