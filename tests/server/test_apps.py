@@ -275,7 +275,8 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ),
         (
             {"server-strategy": "FedAdam:lr=3"},
-            r"^server-strategy = 'FedAdam': lr = 3: no such setting; known are eta, tau, beta_1, beta_2$",
+            r"^server-strategy = 'FedAdam': lr = 3: FedAdam has no such setting; its settings are: eta, tau, "
+            r"beta_1, beta_2$",
         ),
         (
             {"server-strategy": "FedAdam:eta=0"},
