@@ -462,7 +462,7 @@ def _group_numbers(
     kind: type[Selector], settings: Mapping[str, Any], labels: Sequence[str | int | None]
 ) -> Ints:
     """Return (M,) the numbers of the clients' groups, as `SelectionStrategy` numbers them."""
-    groups = Groups.of(Overrides(), kind.settings_type.of(settings))
+    groups = Groups.of(Overrides(), kind.checked_settings(settings))
     for label in dict.fromkeys(labels):
         if refusal := groups.refusal("", label):
             raise ValueError(f"groups: client {labels.index(label)} cannot take part: {refusal}")

@@ -257,7 +257,7 @@ class SelectionStrategy(Strategy):
             clients_per_round=min(clients_per_round, budgets.smallest),
             variates=variates,
         )
-        settings = self._kind.settings_type.of(self.selector_settings)
+        settings = self._kind.checked_settings(self.selector_settings)
         self._groups = Groups()
         if GROUPS in self._kind.per_client:
             self._groups = Groups.of(self.overrides, settings)

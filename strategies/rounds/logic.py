@@ -107,8 +107,8 @@ class RoundLogic:
     ) -> None:
         if selector.part_names and variates is not None:
             raise ValueError(
-                f"variates = {variates.name!r} with selector = {selector.name!r}: must be left out, since a "
-                "remembered update would need a weight for each of its parts"
+                f"variates = {variates.name!r} with selector = {selector.name!r}: must be left out, since "
+                "this selector weights each part of an update, and variates remember whole updates"
             )
         self.selector = selector
         self.faults = faults
@@ -508,7 +508,7 @@ class RoundLogic:
     def _why_skipped(self, usable: Bools) -> str:
         count = int(usable.sum())
         if self.updates == "masked" and 0 < count < usable.size:
-            return f"{count} usable of {usable.size} replies: without the others' masks there is no sum"
+            return f"{count} usable of {usable.size} replies: the masks cancel only if all replies are usable"
         if count >= self.faults.quorum:
             return ""
         if not usable.size:
@@ -546,7 +546,10 @@ class RoundLogic:
         for name, array in state.items():
             part, _, key = name.partition("/")
             if part not in own:
-                raise ValueError(f"state has {name!r}: this run has {', '.join(parts)} only")
+                raise ValueError(
+                    f"state has the entry {name!r}: must have entries of {', '.join(parts)} only, the "
+                    "parts of this run"
+                )
             own[part][key] = array
         for part, owner in parts.items():
             owner.load_state_dict(own[part])

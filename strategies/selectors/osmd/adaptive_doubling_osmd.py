@@ -64,7 +64,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     """
 
     name = "adaptive-doubling-osmd"
-    summary = "the same, without a known end"
+    summary = "as adaptive-osmd, without a known end"
     settings_type = AdaptiveDoublingOSMDSettings
     _settings: AdaptiveDoublingOSMDSettings
     state_axes = ExpertsSelector.state_axes | {

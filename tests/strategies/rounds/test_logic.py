@@ -556,7 +556,7 @@ def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:
 
 def test_a_state_with_unknown_parts_is_refused() -> None:
     state = logic(correction="rates").state_dict()
-    with pytest.raises(ValueError, match="'responses/asked': this run has selector only"):
+    with pytest.raises(ValueError, match="'responses/asked': must have entries of selector only"):
         logic().load_state_dict(state)
 
 
