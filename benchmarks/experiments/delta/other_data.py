@@ -39,7 +39,7 @@ from benchmarks.experiments.delta.training import (
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import Kernel, kernel_of
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 
 TESTED = 5000
 """At most this many test images are used."""
@@ -86,7 +86,7 @@ def network(task: str) -> Kernel:
 
 def resnet(dataset: str) -> Kernel:
     """Return ResNet-18 for a data set of colour images. The paper does not say which norm its ResNet has."""
-    from tasks.resnet import ResNet18
+    from tasks.models.resnet import ResNet18
 
     return kernel_of(ResNet18(dataset))
 

@@ -31,10 +31,10 @@ The paper's terms have the following meanings in this module:
   that the paper cites has it on the clients.
 - **proximal** is FedProx's term with μ = 0.01. **Adagrad** and **Adam** are FedAdagrad and FedAdam with
   η = 0.01.
-- **FedVARP** uses the selector's weights, so that the aggregate is unbiased (`strategies.rounds.variates`).
-  In the paper the selected clients renew their stored updates, and the aggregate is the plain mean of all
-  stored updates. Selectors learn from the norms and diversities of the updates minus the stored ones; the
-  paper has those of the updates.
+- **FedVARP** uses the selector's weights, so that the aggregate is unbiased
+  (`strategies.rounds.control_variates`). In the paper the selected clients renew their stored updates, and
+  the aggregate is the plain mean of all stored updates. Selectors learn from the norms and diversities of the
+  updates minus the stored ones; the paper has those of the updates.
 - **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
   best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper's five best are
   those of the plateau at the end, in Table 2 of the last 4 % of the rounds.
@@ -63,7 +63,7 @@ from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats
 from strategies.selectors import register
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
 
 PAPER = "Wang, Guo, Lin, Tang 2023"

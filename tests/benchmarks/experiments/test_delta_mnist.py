@@ -12,7 +12,7 @@ from benchmarks.experiments.delta.training import BASELINE, METHODS, Backbone, M
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 
