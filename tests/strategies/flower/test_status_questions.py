@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 
 from strategies import SelectionStrategy
-from strategies.clients.reports import STATUS
+from strategies.clients.reports import STATUS, Report
 from strategies.flower.exchanges import ExchangeGrid
 from strategies.flower.status_questions import StatusQuestions
 from strategies.options import Deadlines, Polling
@@ -16,6 +16,13 @@ from strategies.options import Deadlines, Polling
 from ...support.toy_grid import ToyGrid
 from ..test_strategy import client, model, run, silent_to_all, stranger
 from .test_attendance import strategy_on
+
+
+class SlowLooks(ToyGrid):
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found = super().pull_messages(message_ids)
+        self.clock.sleep(0.9)
+        return found
 
 
 def test_an_app_without_a_status_handler_is_asked_three_times() -> None:
@@ -47,6 +54,18 @@ def test_a_resumed_run_knows_that_the_app_has_no_status_handler() -> None:
     assert len(after.roster) == 5
 
 
+def test_nodes_are_asked_once_a_reply_holds_an_identity_unless_the_app_has_no_status_handler() -> None:
+    online = {1: "", 2: ""}
+    questions = StatusQuestions(Deadlines(), Polling())
+    assert (questions.asks(online), questions.may_ask_later(online)) == (False, True)
+    questions.note_identity()
+    assert (questions.asks(online), questions.may_ask_later(online)) == (True, False)
+    grid = ToyGrid(dict.fromkeys(online, stranger()))
+    assert questions.ask(grid, [1, 2], online) == {1: Report(), 2: Report()}
+    assert [message.metadata.dst_node_id for message in grid.sent] == [1]
+    assert (questions.asks(online), questions.may_ask_later(online)) == (False, False)
+
+
 def test_the_first_client_that_is_asked_may_be_dead() -> None:
     grid = ToyGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, deadlines=Deadlines(status=60))
@@ -56,13 +75,6 @@ def test_the_first_client_that_is_asked_may_be_dead() -> None:
 
 def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts() -> None:
     """The answer arrived before the other nodes were asked. It was dropped, and the node was asked again."""
-
-    class SlowLooks(ToyGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-            found = super().pull_messages(message_ids)
-            self.clock.sleep(0.9)
-            return found
-
     grid = SlowLooks({node: client(str(node)) for node in range(1, 6)})
     grid.latency = lambda message: (
         3.0 if message.metadata.message_type == STATUS and message.metadata.dst_node_id == 2 else 0.1
@@ -152,6 +164,18 @@ def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
     assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
     assert len(questions) == 3
+
+
+@pytest.mark.parametrize(("hurries", "seconds"), [(True, 13), (False, 31)])
+def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries: bool, seconds: int) -> None:
+    grid = SlowLooks({1: client("late")})
+    grid.latency = lambda message: 12.0
+    questions = StatusQuestions(Deadlines(status=10), Polling(ask_status=True))
+    while not questions.ask(grid, [1], {1: ""}):
+        grid.clock.sleep(0.5)
+        if hurries:
+            questions.hurry()
+    assert grid.clock.monotonic() == pytest.approx(seconds, abs=1.5)
 
 
 def test_a_status_handler_that_fails_once_is_asked_again() -> None:
