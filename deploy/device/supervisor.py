@@ -63,7 +63,7 @@ class DeviceSupervisor(Supervisor):
     Parameters
     ----------
     folder : Path
-        The device's folder, as `cohort client join` wrote it (see `deploy.device.state`).
+        The device's folder, as `cohort client join` wrote it (see `deploy.device.device_folder`).
     command : list[str] | None
         The command to run. (default: the SuperNode)
     """
@@ -77,7 +77,7 @@ class DeviceSupervisor(Supervisor):
         self.name: str = settings["name"]
         self.server: str = settings["server"]
         self._command = command or commands.python(
-            *("-m", "deploy.device.node"),
+            *("-m", "deploy.device.supernode"),
             *commands.supernode_options(
                 fleet=self.server,
                 authority=folder / CA,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from deploy.device.device_folder import default_folder
 from deploy.device.invitation import SUFFIX
-from deploy.device.state import default_folder
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder

@@ -100,7 +100,7 @@ def table_of_selectors() -> Table:
 def table_of_settings(name: str) -> Table:
     """Return a table of a selector's settings. Raises ValueError if there is no such selector."""
     about = describe(name)
-    title = Text(f"{name}: {about['selects']}")
+    title = Text(f"{name} selects clients {about['selects']}")
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
     table.add_column("setting", no_wrap=True)
     for head in ("default", "allowed", "meaning"):

@@ -182,7 +182,7 @@ def check_clients(
     """
     for trial in trials:
         kind = selector_type(str(trial.run_config["selector"]))
-        settings = kind.settings_type.of(parse_settings(str(trial.run_config["selector-settings"])))
+        settings = kind.checked_settings(parse_settings(str(trial.run_config["selector-settings"])))
         declared = read_client_settings(str(trial.run_config.get("client-settings", "")))
         allowed = Groups.of(Overrides(settings=declared), settings)
         for client_id, group in (private if kind.clients_decide else groups).items():

@@ -47,9 +47,11 @@ def read_fedscale_trace(path: str | Path) -> Floats:
     try:
         content = json.loads(Path(path).read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path}: must be a JSON file: {error}") from error
+        raise ValueError(f"{path}: is not JSON ({error}): must be a JSON file") from error
     if not isinstance(content, dict) or not content:
-        raise ValueError(f"{path}: must be an object with an entry for each device, at least one")
+        raise ValueError(
+            f"{path}: holds {_short(content)}: must hold an object with an entry for each device"
+        )
     whole = all(name.isdecimal() for name in content)
     names = sorted(content, key=int) if whole else sorted(content)
     devices = [_device(f"{path}: device {name!r}", content[name]) for name in names]
@@ -59,7 +61,7 @@ def read_fedscale_trace(path: str | Path) -> Floats:
         if period * _PERIODS < longest:
             raise ValueError(
                 f"{path}: device {name!r}: finish_time = {period:g}: must be at least "
-                f"{longest / _PERIODS:g}, a {_PERIODS}th of the longest"
+                f"{longest / _PERIODS:g}, 1/{_PERIODS} of the longest finish_time"
             )
     rows = [np.empty((0, 3))]
     for number, (spans, period) in enumerate(devices):
@@ -74,7 +76,9 @@ def read_fedscale_trace(path: str | Path) -> Floats:
 def _device(where: str, entry: Any) -> tuple[Floats, float]:
     """Return the spans (n, 2) in which a device is available, and the device's period."""
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: must be an object with active, inactive and finish_time")
+        raise ValueError(
+            f"{where} = {_short(entry)}: must be an object with active, inactive and finish_time"
+        )
     period: Any = entry.get("finish_time")
     if not _is_time(period) or period <= 0:
         raise ValueError(f"{where}: finish_time = {_short(period)}: must be a number of seconds > 0")
@@ -84,17 +88,21 @@ def _device(where: str, entry: Any) -> tuple[Floats, float]:
             raise ValueError(f"{where}: {name} = {_short(times)}: must be a list of seconds >= 0")
     active, inactive = entry["active"], entry["inactive"]
     if len(active) != len(inactive):
-        raise ValueError(f"{where}: inactive has {len(inactive)} entries: must have {len(active)}, as active")
+        raise ValueError(
+            f"{where}: inactive has {len(inactive)} entries: must have as many as active, {len(active)}"
+        )
     before = 0.0
     for place, (start, end) in enumerate(zip(active, inactive, strict=True)):
         if not before <= start <= end:
             raise ValueError(
-                f"{where}: active[{place}] = {start:g} and inactive[{place}] = {end:g}: must ascend from "
-                f"{before:g}"
+                f"{where}: active[{place}] = {start:g} and inactive[{place}] = {end:g}: must be at least "
+                f"{before:g}, in ascending order"
             )
         before = end
     if before > period:
-        raise ValueError(f"{where}: finish_time = {period:g}: must be at least {before:g}, its last inactive")
+        raise ValueError(
+            f"{where}: finish_time = {period:g}: must be at least {before:g}, the device's last inactive"
+        )
     return np.column_stack([active, inactive]).astype(np.float64).reshape(-1, 2), float(period)
 
 

@@ -59,15 +59,17 @@ class Trace(Availability):
     ) -> None:
         super().__init__(num_clients, seed)
         if recording.num_bins == 0:
-            raise ValueError("recording: must have a bin in which a client is available")
+            raise ValueError("recording has no bin in which a client is available: must have one")
         if (assign == "key") != (key is not None):
-            raise ValueError(f"assign = {assign!r}: must be 'key' if a key is given, else another value")
+            given = "'key' if a key is given" if key is not None else "'random' or 'same' if no key is given"
+            raise ValueError(f"assign = {assign!r}: must be {given}")
         rng = generator(seed, 0, "assign")
         recorded = np.arange(recording.num_clients)
         if assign == "same":
             if recording.num_clients != num_clients:
                 raise ValueError(
-                    f"assign = 'same': {recording.num_clients} recorded clients for {num_clients} clients"
+                    f"recording has {recording.num_clients} clients: must have {num_clients}, one for each "
+                    "client of the run, with assign = 'same'"
                 )
             source = recorded
         elif assign == "random":
@@ -75,10 +77,15 @@ class Trace(Availability):
         elif assign == "key":
             source = np.empty(num_clients, dtype=np.int64)
             if not 1 <= parts <= min(num_clients, recorded.size):
-                raise ValueError(f"parts = {parts}: must be from 1 to {min(num_clients, recorded.size)}")
+                raise ValueError(
+                    f"parts = {parts}: must be from 1 to {min(num_clients, recorded.size)}, the smaller of "
+                    "the numbers of clients and of recorded clients"
+                )
             values = np.asarray(key, dtype=np.float64)
-            if values.shape != (num_clients,) or np.isnan(values).any():
-                raise ValueError(f"key of shape {values.shape}: must be {num_clients} numbers")
+            if values.shape != (num_clients,):
+                raise ValueError(f"key has shape {values.shape}: must have {(num_clients,)}")
+            if np.isnan(values).any():
+                raise ValueError(f"key[{np.isnan(values).argmax()}] = nan: must be a number")
             by_share = np.array_split(np.argsort(recording.shares(), kind="stable"), parts)
             part_of = _parts(values, parts)
             for part, recorded_part in enumerate(by_share):

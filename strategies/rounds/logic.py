@@ -28,6 +28,7 @@ from ..options import Budgets, Buffered, Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
 from .buffered.buffer import Buffer
+from .control_variates import ClientVariates
 from .guard import Guard
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
@@ -35,10 +36,9 @@ from .reported_norms import contradictions
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
-from .variates import ClientVariates
 from .waiting.over_selection import enough_replies, over_selected
-from .waiting.pace import Wait
-from .waiting.silence import Patience
+from .waiting.silent_clients import Patience
+from .waiting.wait_time import Wait
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000
@@ -107,8 +107,8 @@ class RoundLogic:
     ) -> None:
         if selector.part_names and variates is not None:
             raise ValueError(
-                f"variates = {variates.name!r} with selector = {selector.name!r}: must be left out, since a "
-                "remembered update would need a weight for each of its parts"
+                f"variates = {variates.name!r} with selector = {selector.name!r}: must be left out, since "
+                "this selector weights each part of an update, and variates remember whole updates"
             )
         self.selector = selector
         self.faults = faults
@@ -508,7 +508,7 @@ class RoundLogic:
     def _why_skipped(self, usable: Bools) -> str:
         count = int(usable.sum())
         if self.updates == "masked" and 0 < count < usable.size:
-            return f"{count} usable of {usable.size} replies: without the others' masks there is no sum"
+            return f"{count} usable of {usable.size} replies: the masks cancel only if all replies are usable"
         if count >= self.faults.quorum:
             return ""
         if not usable.size:
@@ -546,7 +546,10 @@ class RoundLogic:
         for name, array in state.items():
             part, _, key = name.partition("/")
             if part not in own:
-                raise ValueError(f"state has {name!r}: this run has {', '.join(parts)} only")
+                raise ValueError(
+                    f"state has the entry {name!r}: must have entries of {', '.join(parts)} only, the "
+                    "parts of this run"
+                )
             own[part][key] = array
         for part, owner in parts.items():
             owner.load_state_dict(own[part])

@@ -120,7 +120,7 @@ class Selector(ABC):
             name: kind.check(name, settings.pop(name, None), num_clients)
             for name, kind in self.per_client.items()
         }
-        self._settings = self.settings_type.of(settings)
+        self._settings = self.checked_settings(settings)
         self._state: dict[str, Array] = {}
         self._memo: dict[str, tuple[tuple[str, ...], Any]] = {}
         self._assign(
@@ -165,6 +165,18 @@ class Selector(ABC):
     def allowed_settings(cls) -> dict[str, Setting]:
         """Return each setting's default, range and meaning, by name."""
         return cls.settings_type.allowed()
+
+    @classmethod
+    def checked_settings(cls, values: Mapping[str, Any]) -> Settings:
+        """Return the settings with the given ``values`` by name; all other settings have their defaults.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a name is unknown (the message names the selector and all its settings), or a value is not
+            allowed.
+        """
+        return cls.settings_type.of(values, cls.name, cls.per_client)
 
     @property
     def probabilities(self) -> Floats:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from numbers import Integral, Real
@@ -211,18 +211,23 @@ class Settings:
         return False
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: Mapping[str, Any], owner: str, per_client: Collection[str] = ()) -> Self:
         """Return the settings with the given ``values`` by name; all other settings have their defaults.
+
+        ``owner`` is the name of the selector or server strategy whose settings these are. ``per_client`` are
+        the names of its settings per client, which the message about an unknown name lists, too.
 
         Raises
         ------
         TypeError, ValueError
-            If a name is unknown (the message has the most similar known name, or else all known names), or a
-            value is not allowed.
+            If a name is unknown (the message has the owner, the most similar known name and all known names),
+            or a value is not allowed.
         """
-        known = cls.allowed()
+        known = (*cls.allowed(), *per_client)
         for name, value in values.items():
-            if name not in known:
-                hint = checks.did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
-                raise ValueError(f"{name} = {value!r}: no such setting{hint}")
+            if name not in cls.allowed():
+                raise ValueError(
+                    f"{name} = {value!r}: {owner} has no such setting{checks.did_you_mean(name, known)}; its "
+                    f"settings are: {', '.join(known) or 'none'}"
+                )
         return cls(**values)

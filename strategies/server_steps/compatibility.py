@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from ..options import Buffered, Faults
 from ..selectors import Selector, available, selector_type
-from .votes import least_replies
+from .robust_aggregation import least_replies
 
 
 class View(Enum):
@@ -81,15 +81,16 @@ def view_of(server_strategy: Strategy) -> View:
         return View.AGGREGATE
     if kind.aggregate_train is not parent.aggregate_train:
         raise TypeError(
-            f"{given}: overrides aggregate_train, so it is unknown which replies it needs; if it takes one "
-            "step from the average of the replies, set steps_from_average = True in its class"
+            f"{given}: its class overrides aggregate_train, so Cohort cannot know which replies the strategy "
+            "needs; if the strategy takes one step from the average of the replies, set steps_from_average = "
+            "True in the class"
         )
     if _VIEWS[parent] is View.ESTIMATES:
         inner = type(server_strategy.strategy)  # type: ignore[attr-defined]
         if not issubclass(inner, FedAvg) or inner.aggregate_train is not FedAvg.aggregate_train:
             raise TypeError(
-                f"{given} around {inner.__name__}(): must be around FedAvg() or FedProx(); the noise fits "
-                "one client's share of a plain mean, and is added after the inner strategy's step"
+                f"{given} around {inner.__name__}(): must be around FedAvg() or FedProx(), since the "
+                "noise is added after the inner strategy's step and is right only for a plain mean"
             )
     return _VIEWS[parent]
 
@@ -140,14 +141,19 @@ def refusal(
     view = view_of(server_strategy)
     # Clients of these selectors rescale their updates, so the server never sees the original updates.
     if variates and (selector.clients_decide or selector.part_names):
-        return f"{variates} remembers each client's update, and these clients send theirs rescaled"
+        return (
+            f"with variates = {variates!r} the server remembers each client's update, but this selector's "
+            "clients send rescaled updates; leave variates out"
+        )
     if view is View.AGGREGATE:
         return ""
     if variates:
         return (
-            f"{variates} steps from a sum of differences between updates; this strategy sees single replies"
+            f"with variates = {variates!r} the step is a sum of differences between updates, but this "
+            "strategy needs single replies; leave variates out"
             if view is not View.ESTIMATES
-            else f"{variates} remembers updates without noise and sends their mean to other clients"
+            else f"with variates = {variates!r} the server remembers updates without noise, and sends their "
+            "mean to other clients; leave variates out"
         )
     with_replacement = bool((settings or {}).get("replacement", True))
     equal = selector.equal_weight_draws == "always" or (
@@ -155,33 +161,41 @@ def refusal(
     )
     if view is View.ESTIMATES and not selector.data_independent:
         return (
-            "the selector uses norms or losses without noise, so later selections reveal what the "
-            "noise on the update hides"
+            "the selector learns from norms or losses without noise, so later selections reveal what the "
+            "noise on the update hides; use a selector that learns nothing from clients' data, such as md"
         )
-    if (settings or {}).get("averaging", "plain") != "plain":
-        return "this averaging weights replies by data, the strategy gives each one vote; use averaging=plain"
+    averaging = (settings or {}).get("averaging", "plain")
+    if averaging != "plain":
+        return (
+            f"averaging = {averaging!r} weights replies by data, but the strategy gives each reply one vote; "
+            "use averaging=plain"
+        )
     if not equal:
-        how = "; allowed with replacement" if selector.equal_weight_draws == "with replacement" else ""
+        how = (
+            "set replacement=True"
+            if selector.equal_weight_draws == "with replacement"
+            else "use a selector whose draws have equal weights, such as md"
+        )
         if view is View.ESTIMATES:
             return (
-                "importance weights enlarge the updates of rarely drawn clients: clipping would reduce "
-                f"exactly those, or the noise would have to grow with the largest weight{how}"
+                "importance weights enlarge the updates of rarely drawn clients, so either clipping would "
+                f"reduce these updates, or the noise would have to grow with the largest weight; {how}"
             )
         if isinstance(server_strategy, flower.QFedAvg):
             return (
-                "q-FedAvg divides by squared update lengths, in which an importance weight would count "
-                f"squared; without weights the result is biased{how}"
+                "q-FedAvg divides by the squared lengths of updates, so it would square importance weights, "
+                f"and without these weights the result is biased; {how}"
             )
         return (
-            "importance weights enlarge the updates of rarely drawn clients, and the strategy would discard "
-            f"exactly those as outliers{how}"
+            "importance weights enlarge the updates of rarely drawn clients, so the strategy would discard "
+            f"these updates as outliers; {how}"
         )
     least = least_replies(server_strategy)
     if clients_per_round is not None and clients_per_round < least:
         malicious = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
         return (
-            f"with num_malicious_nodes = {malicious} it needs {least} replies, but clients_per_round = "
-            f"{clients_per_round} (or a budget)"
+            f"with num_malicious_nodes = {malicious} the strategy needs {least} replies, but "
+            f"clients_per_round = {clients_per_round}, or the smallest budget, allows fewer"
         )
     return ""
 
@@ -197,20 +211,31 @@ def check_masked(
         If a parameter needs single updates, or would leave updates out of the sum. The message names the
         parameter, its value and what is allowed.
     """
-    if variates or faults.over_selection > 1 or faults.correction != "equal":
+    masked = "with masked_updates = True"
+    if variates:
         raise ValueError(
-            "masked_updates = True: must be without variates, which need single updates, and without "
-            "faults.over_selection and faults.correction = 'rates', since the sum needs every client"
+            f"variates = {variates!r} {masked}: must be left out, since variates need single updates, which "
+            "are hidden"
+        )
+    if faults.over_selection > 1:
+        raise ValueError(
+            f"faults.over_selection = {faults.over_selection:g} {masked}: must be 1, since the masks cancel "
+            "only if every selected client replies"
+        )
+    if faults.correction != "equal":
+        raise ValueError(
+            f"faults.correction = {faults.correction!r} {masked}: must be 'equal', since a round with a "
+            "missing reply is skipped and needs no correction"
         )
     if "diversity" in selector.feedback_used | selector.polls_for:
         raise ValueError(
-            f"selector = {selector.name!r} with masked_updates = True: learns how far single updates are "
-            "from their mean, and they are hidden"
+            f"selector = {selector.name!r} {masked}: must not use diversities, the distances of single "
+            "updates from their mean, since single updates are hidden; use adaptive-osmd or forecast"
         )
     if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
         raise ValueError(
-            f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
-            "from the average, since single updates are hidden"
+            f"server_strategy = {type(server_strategy).__name__}() {masked}: must step from the average, "
+            "since single updates are hidden"
         )
 
 
@@ -248,21 +273,22 @@ def check_buffered(
     name = f"selector = {selector.name!r} with mode = Buffered(...)"
     if selector.polls_for or selector.clients_decide:
         raise ValueError(
-            f"{name}: asks candidates before each selection, and buffered rounds select whenever a place is "
-            "free; use forecast, or rpow-d instead of pow-d"
+            f"{name}: must not poll candidates before each selection, since buffered rounds select clients "
+            "whenever a place is free; use forecast, or rpow-d instead of pow-d"
         )
     if selector.unbiased == "long-run":
         raise ValueError(
-            f"{name}: counts who takes part in whole rounds; use cluster-is, md or forecast instead"
+            f"{name}: must not count which clients take part in whole rounds; use cluster-is, md or forecast"
         )
     if selector.part_names:
         raise ValueError(
-            f"{name}: a busy client cannot be told new scales for the parts of its update; use adaptive-osmd"
+            f"{name}: must not scale parts of updates, since a busy client receives no new scales; use "
+            "adaptive-osmd"
         )
     if settings.get("averaging") == "sizes":
         raise ValueError(
-            f"averaging = 'sizes' with {name}: divides by the sizes of a whole round; use plain or "
-            "scaled-sizes"
+            f"averaging = 'sizes' with {name}: must be 'plain' or 'scaled-sizes', since 'sizes' divides by "
+            "the sizes of the clients of one round"
         )
     if masked_updates:
         raise ValueError(
@@ -271,34 +297,37 @@ def check_buffered(
         )
     if variates:
         raise ValueError(
-            f"variates = {variates!r} with mode = Buffered(...): the variates that a client was sent are "
+            f"variates = {variates!r} with mode = Buffered(...): the variates that a client receives are "
             "outdated when its update arrives; use FedProx against client drift, or mode=None"
         )
     if budget is not None:
         raise ValueError(
-            f"budget = {budget!r} with mode = Buffered(...): must be left out; concurrency says how many "
-            "clients train"
+            f"budget = {budget!r} with mode = Buffered(...): must be left out, since concurrency is the "
+            "number of clients that train"
         )
     if faults.over_selection > 1:
         raise ValueError(
-            f"faults.over_selection = {faults.over_selection:g} with mode = Buffered(...): must be 1; "
-            "choose a concurrency above the size instead"
+            f"faults.over_selection = {faults.over_selection:g} with mode = Buffered(...): must be 1; use "
+            "a mode.concurrency above mode.size instead"
         )
     if faults.correction != "equal":
         raise ValueError(
             f"faults.correction = {faults.correction!r} with mode = Buffered(...): must be 'equal', since a "
-            "slow reply is not a missing one"
+            "slow reply is not a missing reply"
         )
     if size > mode.concurrency:
         raise ValueError(
-            f"mode.concurrency = {mode.concurrency}: must be at least the {size} arrivals of a round"
+            f"mode.concurrency = {mode.concurrency}: must be at least {size}, the number of arrivals in a "
+            "round"
         )
     if faults.quorum > size:
-        raise ValueError(f"faults.quorum = {faults.quorum}: must be at most the {size} arrivals of a round")
+        raise ValueError(
+            f"faults.quorum = {faults.quorum}: must be at most {size}, the number of arrivals in a round"
+        )
     if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
         raise ValueError(
-            f"server_strategy = {type(server_strategy).__name__}() with mode = Buffered(...): needs the "
-            "replies of one round; use FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad or FedProx"
+            f"server_strategy = {type(server_strategy).__name__}() with mode = Buffered(...): must not need "
+            "single replies of one round; use FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad or FedProx"
         )
 
 

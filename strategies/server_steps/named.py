@@ -153,7 +153,7 @@ def create_server_strategy(
         allowed = f"no such server strategy{hint}" if hint else f"must be one of {', '.join(SETTINGS)}"
         raise ValueError(f"server-strategy = {name!r}: {allowed}")
     try:
-        checked = SETTINGS[name].of(settings or {})
+        checked = SETTINGS[name].of(settings or {}, name)
     except (TypeError, ValueError) as error:
         raise type(error)(f"server-strategy = {name!r}: {error}") from None
     values: dict[str, Any] = {each.name: getattr(checked, each.name) for each in fields(checked)}

@@ -127,5 +127,5 @@ def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector: str
 def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^mode = Buffered\(...\): needs response_times"):
         simulator_of(mode=MODE)
-    with pytest.raises(ValueError, match="asks candidates before each selection"):
+    with pytest.raises(ValueError, match="must not poll candidates before each selection"):
         simulator_of(mode=MODE, selector="pow-d", response_times=times())

@@ -57,10 +57,10 @@ GOOD = DEVICES["2"]
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "behaviour.json: must be a JSON file: "),
-        ([], "behaviour.json: must be an object with an entry for each device, at least one"),
-        ({}, "behaviour.json: must be an object with an entry for each device, at least one"),
-        ({"a": 3}, "device 'a': must be an object with active, inactive and finish_time"),
+        ("{", "behaviour.json: is not JSON (Expecting property name"),
+        ([], "behaviour.json: holds []: must hold an object with an entry for each device"),
+        ({}, "behaviour.json: holds {}: must hold an object with an entry for each device"),
+        ({"a": 3}, "device 'a' = 3: must be an object with active, inactive and finish_time"),
         (
             {"a": {**GOOD, "finish_time": None}},
             "device 'a': finish_time = None: must be a number of seconds > 0",
@@ -68,20 +68,20 @@ GOOD = DEVICES["2"]
         ({"a": {**GOOD, "finish_time": 0}}, "finish_time = 0: must be a number of seconds > 0"),
         (
             {"a": {**GOOD, "finish_time": 3000}},
-            "finish_time = 3000: must be at least 3600, its last inactive",
+            "finish_time = 3000: must be at least 3600, the device's last inactive",
         ),
         ({"a": {**GOOD, "active": "0"}}, "device 'a': active = '0': must be a list of seconds >= 0"),
         ({"a": {**GOOD, "active": [-1]}}, "active = [-1]: must be a list of seconds >= 0"),
         ({"a": {**GOOD, "inactive": [True]}}, "inactive = [True]: must be a list of seconds >= 0"),
-        ({"a": {**GOOD, "inactive": []}}, "inactive has 0 entries: must have 1, as active"),
-        ({"a": {**GOOD, "active": [4000]}}, "active[0] = 4000 and inactive[0] = 3600: must ascend from 0"),
+        ({"a": {**GOOD, "inactive": []}}, "inactive has 0 entries: must have as many as active, 1"),
+        ({"a": {**GOOD, "active": [4000]}}, "active[0] = 4000 and inactive[0] = 3600: must be at least 0"),
         (
             {"a": {"active": [0, 5], "inactive": [6, 9], "finish_time": 9}},
-            "active[1] = 5 and inactive[1] = 9: must ascend from 6",
+            "active[1] = 5 and inactive[1] = 9: must be at least 6, in ascending order",
         ),
         (
             {"a": GOOD, "b": {"active": [], "inactive": [], "finish_time": 1}},
-            "device 'b': finish_time = 1: must be at least 7.2, a 1000th of the longest",
+            "device 'b': finish_time = 1: must be at least 7.2, 1/1000 of the longest finish_time",
         ),
         (
             '{"a": {"active": [NaN], "inactive": [1], "finish_time": 1}}',
@@ -100,5 +100,5 @@ def test_a_pickle_is_not_read(tmp_path):
 
     file = tmp_path / "client_behave_trace.json"
     file.write_bytes(pickle.dumps(DEVICES))
-    with pytest.raises(ValueError, match="must be a JSON file"):
+    with pytest.raises(ValueError, match=r"is not JSON .*: must be a JSON file"):
         read_trace(file)

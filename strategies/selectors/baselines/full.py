@@ -16,7 +16,7 @@ class FullSelector(UniformSelector):
     """
 
     name = "full"
-    summary = "all of them"
+    summary = "whenever they are available"
 
     def _select(self, context: RoundContext) -> Selection:
         return super()._select(replace(context, k=context.available.count))

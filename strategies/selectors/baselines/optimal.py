@@ -21,7 +21,7 @@ class OptimalSelector(ReportedSelector):
     """
 
     name = "optimal"
-    summary = "with the best possible probabilities"
+    summary = "with the probabilities of least variance"
     polls_for = frozenset({"update_norm"})
     settings_type: ClassVar[type[ImportanceSettings]] = ThinFloorSettings
 

@@ -97,7 +97,7 @@ class DeltaSelector(ReportedSelector):
     """
 
     name = "delta"
-    summary = "by how gradients differ and vary"
+    summary = "by diversities and variances of gradients"
     polls_for = frozenset({"diversity", "gradient_variance"})
     settings_type = DeltaSettings
     _settings: DeltaSettings

@@ -41,7 +41,7 @@ class PracDeltaSelector(PracticalSelector):
     """
 
     name = "prac-delta"
-    summary = "by how gradients differed and varied"
+    summary = "by past diversities and variances"
     feedback_used = frozenset({"diversity", "gradient_variance"})
     report_used = "gradient-variance"
     settings_type = PracDeltaSettings

@@ -13,7 +13,7 @@ class PracISSelector(PracticalSelector):
     """Divides the selected clients' probability among them, with the scores s_i = ||ĝ_i|| (eq. 15)."""
 
     name = "prac-is"
-    summary = "by past norms, mixed step by step"
+    summary = "by past norms, smoothed over the rounds"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:
         return feedback.update_norms

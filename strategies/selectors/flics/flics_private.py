@@ -119,7 +119,7 @@ class FLICSPrivateSelector(Selector):
     """
 
     name = "flics-private"
-    summary = "the same, without knowing the groups"
+    summary = "as flics, without knowing their groups"
     unbiased = "long-run"
     data_independent = True
     clients_decide = True

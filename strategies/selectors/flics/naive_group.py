@@ -18,7 +18,7 @@ class NaiveGroupSelector(GroupSelector):
     """
 
     name = "naive-group"
-    summary = "a fixed number of each group"
+    summary = "in fixed numbers from each group"
     unbiased = "none"
     equal_weight_draws = "always"
     data_independent = True

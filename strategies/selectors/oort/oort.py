@@ -86,7 +86,7 @@ class OortSelector(PlainMeanSelector):
     """
 
     name = "oort"
-    summary = "with large losses that answer fast"
+    summary = "with large losses and fast replies"
     report_used = "train-loss"
     settings_type = OortSettings
     _settings: OortSettings

@@ -12,7 +12,7 @@ from ...numerics.arrays import Array, Floats, Ints
 from ..records import Feedback, Selection
 from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
-from .mixture import ExpertsSelector
+from .experts import ExpertsSelector
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     """
 
     name = "adaptive-doubling-osmd"
-    summary = "the same, without a known end"
+    summary = "as adaptive-osmd, without a known end"
     settings_type = AdaptiveDoublingOSMDSettings
     _settings: AdaptiveDoublingOSMDSettings
     state_axes = ExpertsSelector.state_axes | {

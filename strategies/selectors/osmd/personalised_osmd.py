@@ -59,7 +59,7 @@ class PersonalisedOSMDSelector(Selector):
     """
 
     name = "personalised-osmd"
-    summary = "for clients with models of their own"
+    summary = "by past norms, for personal models"
     unbiased = "round"
     part_names = ("model", "personal")
     settings_type = PersonalisedOSMDSettings

@@ -40,7 +40,7 @@ class AdaPowDSelector(PowDSelector):
     """
 
     name = "adapow-d"
-    summary = "with the largest losses, fewer asked"
+    summary = "with the largest losses; polls fewer later"
     settings_type = AdaPowDSettings
     _settings: AdaPowDSettings
     state_axes = Selector.state_axes | {"drop_at": ()}

@@ -57,7 +57,7 @@ class AFLSelector(LastLossSelector):
     """
 
     name = "afl"
-    summary = "rather those with large past losses"
+    summary = "more often if their past losses are large"
     settings_type = AFLSettings
     _settings: AFLSettings
 

@@ -53,7 +53,7 @@ class TiFLSelector(PlainMeanSelector):
     """
 
     name = "tifl"
-    summary = "from one tier of speed"
+    summary = "from one tier of similar speed"
     settings_type = TiFLSettings
     _settings: TiFLSettings
     state_axes = Selector.state_axes | {"total_seconds": ("clients",), "replies": ("clients",)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deploy.device import supervisor
-from deploy.device.state import Device
+from deploy.device.device_folder import Device
 
 from ...support.devices import BUNDLE, run_cli
 from ...support.processes import linux

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from deploy.device import supervisor
-from deploy.device.state import Device
+from deploy.device.device_folder import Device
 
 from ...support.processes import linux, running, wait_for
 

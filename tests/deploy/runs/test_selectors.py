@@ -41,6 +41,7 @@ def test_what_a_selector_needs_and_whether_it_is_unbiased(name: str, needs: list
 
 def test_the_settings_of_a_selector_are_explained() -> None:
     text = shown("pow-d")
+    assert "pow-d selects clients with the largest losses" in text
     assert "num-candidates" in text
     assert re.search(r"plain, sizes,\s", text)
     assert set(json.loads(shown("--json"))) == set(available())

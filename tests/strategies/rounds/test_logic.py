@@ -8,10 +8,10 @@ import pytest
 from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.aggregation import TOGETHER
+from strategies.rounds.control_variates import ClientVariates, FedVARP
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Chosen, Outcome
-from strategies.rounds.variates import ClientVariates, FedVARP
 from strategies.rounds.waiting.over_selection import enough_replies
 from strategies.selectors import Selection, available, create, selector_type
 
@@ -556,7 +556,7 @@ def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:
 
 def test_a_state_with_unknown_parts_is_refused() -> None:
     state = logic(correction="rates").state_dict()
-    with pytest.raises(ValueError, match="'responses/asked': this run has selector only"):
+    with pytest.raises(ValueError, match="'responses/asked': must have entries of selector only"):
         logic().load_state_dict(state)
 
 

@@ -138,7 +138,7 @@ def test_unusable_losses_teach_nothing():
         ({"alpha1": 1.1}, "alpha1 = 1.1: must be finite and between 0 and 1"),
         ({"alpha2": -1}, "alpha2 = -1.0"),
         ({"alpha3": np.nan}, "alpha3 = nan"),
-        ({"power": 1}, "known are averaging, alpha1, alpha2, alpha3"),
+        ({"power": 1}, "its settings are: averaging, alpha1, alpha2, alpha3"),
     ],
 )
 def test_bad_settings_are_refused(settings, text):

@@ -8,7 +8,7 @@ import pytest
 
 from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
-from strategies.selectors.osmd.mixture import ExpertsSelector
+from strategies.selectors.osmd.experts import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
 
 from ...support.selections import (
@@ -442,16 +442,19 @@ CREATE_ERRORS = [
     ({"num_rounds": 0}, ValueError, "num_rounds = 0"),
     ({"num_rounds": 10.0}, TypeError, r"num_rounds = 10\.0"),
     ({"seed": -1}, ValueError, "seed = -1"),
-    ({"no_such": 3}, ValueError, "no_such = 3: no such setting; known are"),
+    ({"no_such": 3}, ValueError, "no_such = 3: {name} has no such setting; its settings are: {settings}$"),
     ({"replacement": 1}, TypeError, "replacement = 1: must be True or False"),
 ]
 
 
 def test_creation_names_the_bad_argument(make):
-    allowed = make().allowed_settings()
+    selector = make()
+    allowed = selector.allowed_settings()
+    settings = ", ".join([*allowed, *selector.per_client]) or "none"
     for arguments, kind, text in CREATE_ERRORS:
         if "replacement" in allowed or "replacement" not in arguments:
-            with pytest.raises(kind, match=text):
+            expected = text.replace("{name}", selector.name).replace("{settings}", settings)
+            with pytest.raises(kind, match=expected):
                 make(**arguments)
 
 

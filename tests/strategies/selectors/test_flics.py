@@ -454,7 +454,7 @@ def test_a_missing_cvxpy_is_an_error_at_the_start(monkeypatch):
         ({"group_shares": "north:1/2"}, "group_shares = 'north:1/2': must be a number for each group: by"),
         ({"group_shares": "a:1/a:2"}, "must have one number for each group, 'a' has two"),
         ({"group_shares": {1: 2, "1": 3}}, "'1' has two"),
-        ({"no_such": 1}, "known are group_shares"),
+        ({"no_such": 1}, " has no such setting; its settings are: group_shares"),
     ],
 )
 def test_bad_settings_are_refused(kind, settings, text):
@@ -520,12 +520,13 @@ def test_numbers_of_groups_go_by_name():
     np.testing.assert_allclose(text.rates(1), [3.0, 1.0])
     again = FLICSSettings.of(
         {"group_shares": {"north": 9, "south": 1}, "min_shares": {"south": 0.5}}
-        | {"energy_budgets": {"south": 1, "north": 100}}
+        | {"energy_budgets": {"south": 1, "north": 100}},
+        "flics",
     )
     assert again == text.settings
     assert again.group_names == ("north", "south")
     assert again.only_named_groups
-    minimum = FLICSSettings.of({"min_shares": {"rural": 0.3}})
+    minimum = FLICSSettings.of({"min_shares": {"rural": 0.3}}, "flics")
     assert minimum.group_names == ("rural",)
     assert not minimum.only_named_groups  # the others have no minimum, and take part
     assert flics([1, 1, 0], min_shares={"rural": 0.5}).rates(1).tolist() == [1.0, 1.0]

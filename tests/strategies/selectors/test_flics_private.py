@@ -279,7 +279,7 @@ def test_members_and_server_play_rounds():
         ({"group_shares": "1/0"}, "group_shares = 0.0"),
         ({"epsilon": 0.0}, "epsilon = 0.0"),
         ({"coin_epsilon": 0.0}, "coin_epsilon = 0.0"),
-        ({"groups": [0, 1]}, "groups = [0, 1]: no such setting"),
+        ({"groups": [0, 1]}, "groups = [0, 1]: flics-private has no such setting"),
     ],
 )
 def test_bad_settings_are_refused(arguments, text):

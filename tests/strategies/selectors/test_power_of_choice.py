@@ -293,7 +293,7 @@ def test_a_resumed_run_drops_at_the_round_of_its_state():
         (PowDSelector, {"num_candidates": 2.5}, TypeError, "num_candidates = 2.5"),
         (PowDSelector, {"num_candidates": -1}, ValueError, "num_candidates = -1"),
         (PowDSelector, {"num_candidates": "many"}, ValueError, "num_candidates = 'many'"),
-        (PowDSelector, {"batch_size": 5}, ValueError, "batch_size = 5: no such setting"),
+        (PowDSelector, {"batch_size": 5}, ValueError, "batch_size = 5: pow-d has no such setting"),
         (CPowDSelector, {"batch_size": 0}, ValueError, "batch_size = 0: must be >= 1"),
         (AdaPowDSelector, {"num_rounds": None}, ValueError, "num_rounds = None: must be given with adapow-d"),
         (AdaPowDSelector, {"halve_every": -1}, ValueError, "halve_every = -1"),

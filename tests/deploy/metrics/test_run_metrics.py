@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from deploy.metrics import runs as module
+from deploy.metrics import run_metrics as module
 from deploy.metrics.exposition import Sample, exposition
-from deploy.metrics.runs import Runs
+from deploy.metrics.run_metrics import Runs
 from server.history import TOLD_TO_END
 from strategies.checkpoint import Checkpoint, CheckpointFolder
 

@@ -22,7 +22,7 @@ import tasks
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.runs.trials import PATHS
-from deploy.sweeps.sources import closure, digest, package_version
+from deploy.sweeps.source_digests import closure, digest, package_version
 from strategies import extensions
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def of_code() -> str:
 
     A process computes this digest once.
     """
-    sources = [digest(closure(["deploy.sweeps.work"])), default_config(app_folder())]
+    sources = [digest(closure(["deploy.sweeps.trial_worker"])), default_config(app_folder())]
     versions = {name: package_version(name) for name in PACKAGES}
     return _digest([sources, versions, platform.python_version_tuple()[:2], of_imports()])
 

@@ -28,7 +28,7 @@ def registration_command(
     `register` explains `connection`, `keys` and `records`; `commands.patched` explains `installed`.
     """
     arguments = (connection, str(records), *map(str, keys))
-    return python("-m", "deploy.flower.registration", *arguments, installed=installed)
+    return python("-m", "deploy.flower.key_registration", *arguments, installed=installed)
 
 
 def register(

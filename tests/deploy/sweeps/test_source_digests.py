@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deploy.flower.app_folder import CODE
-from deploy.sweeps.sources import closure, digest
+from deploy.sweeps.source_digests import closure, digest
 
 FILES = {
     "room/__init__.py": "from room import unused",
@@ -79,12 +79,12 @@ def test_a_text_with_a_hash_sign_counts_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_sweep_depends_on_the_selectors_the_tasks_and_the_batched_simulation() -> None:
-    found = {path.relative_to(CODE).as_posix() for path in closure(["deploy.sweeps.work"])}
+    found = {path.relative_to(CODE).as_posix() for path in closure(["deploy.sweeps.trial_worker"])}
     assert {
         "strategies/selectors/forecast/forecast.py",
         "strategies/rounds/guard.py",
         "tasks/digits.py",
-        "tasks/softmax.py",
+        "tasks/models/softmax.py",
         "simulation/simulator.py",
         "simulation/kernels/dense.py",
         "simulation/availability/registry.py",

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deploy.page.app import page_app
+from deploy.page.http_interface import page_app
 from deploy.processes.ports import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deploy.page.sources import Shelf
+    from deploy.page.run_sources import Shelf
 
 CONNECTIONS = 64  # at once; the oldest one gives way to a further one
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from deploy.cli import cli
 from deploy.engines import batched
-from deploy.runs.advice import find_history, read_log
+from deploy.runs.selector_advice import find_history, read_log
 from server.history import read_lines
 from strategies.advice import LoggedRound
 

@@ -8,9 +8,9 @@ import pytest
 from flwr.app import RecordDict
 
 from client.app import PERSONAL
-from client.personal import personal_update, solve, split
+from client.personal_model import personal_update, solve, split
 from tasks.base import Metrics, Task, TrainResult
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 from ..server.test_apps import federation
 from ..support.client_app import DATA, DIGITS, MODEL, TRAIN, moved, report, say

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...selectors import checks
-from .pace import Pace, Wait
+from .wait_time import Pace, Wait
 
 KINDS = ("poll", "train", "evaluate")
 """The kinds of messages. Times and silences are counted for each kind separately. So a client that answers

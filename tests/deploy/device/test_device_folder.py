@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.device import supervisor
-from deploy.device.state import Device, Settings
+from deploy.device.device_folder import Device, Settings
 from deploy.tls import certificates
 
 from ...support.devices import mode, public_key_of

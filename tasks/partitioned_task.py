@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from . import datasets
 from .base import Task
-from .data import Dataset, FederatedData, federate
+from .federated_data import Dataset, FederatedData, federate
 from .partitions import Parts, parse, share_out
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from deploy.engines import batched
 from deploy.processes.groups import end_with_parent
 from deploy.runs.comparison import summarise
-from deploy.sweeps import digests
+from deploy.sweeps import trial_digests
 from server.history import FILE_NAME, RunHistory
 from server.settings import CHECKPOINTS
 from strategies import extensions
@@ -29,11 +29,11 @@ class Job(NamedTuple):
     """A trial to train."""
 
     key: str
-    """Its digest, see `digests.of_trial`."""
+    """Its digest, see `trial_digests.of_trial`."""
     config: dict[str, Any]
     """The settings that differ from the app's defaults. ``output-dir`` is the trial's folder."""
     code: str
-    """The digest of the code with which the sweep was planned, see `digests.of_code`."""
+    """The digest of the code with which the sweep was planned, see `trial_digests.of_code`."""
 
 
 class Shipped(NamedTuple):
@@ -75,7 +75,7 @@ def prepare() -> None:
 def execute(job: Job) -> Outcome:
     """Train a trial, or continue its training. An error is part of the outcome."""
     try:
-        if digests.of_code() != job.code:
+        if trial_digests.of_code() != job.code:
             raise RuntimeError(
                 "the sources or packages in this process differ from those with which the sweep was planned; "
                 "start the sweep again, and give all machines the same installation"

@@ -8,7 +8,7 @@ import pytest
 
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.waiting.silence import KINDS, Patience
+from strategies.rounds.waiting.silent_clients import KINDS, Patience
 from strategies.selectors import create
 
 

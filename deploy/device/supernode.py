@@ -1,7 +1,7 @@
 """The SuperNode of devices and containers, which ends when its connection or its supervisor ends.
 
-`python -m deploy.device.node OPTIONS` runs `flower-supernode` with the patches of `deploy.flower.patches`. It
-has two more differences from Flower's program:
+`python -m deploy.device.supernode OPTIONS` runs `flower-supernode` with the patches of
+`deploy.flower.patches`. It has two more differences from Flower's program:
 
 - It ends when its supervisor ends, even if the supervisor is killed. It also ends when its connection ends
   with an error after which Flower does not retry, for example because the SuperLink's database is busy. In

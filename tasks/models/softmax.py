@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Arrays, GradientVariance, Metrics, TrainResult, batches
-from .data import Dataset
-from .partitioned import SharedOut
+from ..base import Arrays, GradientVariance, Metrics, TrainResult, batches
+from ..federated_data import Dataset
+from ..partitioned_task import SharedOut
 
 
 def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[np.float32]:

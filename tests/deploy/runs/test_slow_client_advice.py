@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.engines import batched
-from deploy.runs.slow_clients import slow_clients
+from deploy.runs.slow_client_advice import slow_clients
 from server.history import read_lines
 
 SETTINGS = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from strategies.numerics.arrays import Bools, Ints
     from strategies.rounds.logic import RoundLogic
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
     from ..availability import Availability
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.rounds.variates import KINDS, ClientVariates, FedVARP, Scaffold, create_variates
+from strategies.rounds.control_variates import KINDS, ClientVariates, FedVARP, Scaffold, create_variates
 from strategies.selectors import create
 
 from ...support.selections import feedback

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.page import serve as serving
-from deploy.page.app import FILES, STATIC, page_app
-from deploy.page.link import address, kept_token, new_token
-from deploy.page.serve import listening
-from deploy.page.sources import Shelf
+from deploy.page import http_server as serving
+from deploy.page.http_interface import FILES, STATIC, page_app
+from deploy.page.http_server import listening
+from deploy.page.run_sources import Shelf
+from deploy.page.secret_link import address, kept_token, new_token
 
 from ...support.disks import full
-from .test_data import MARKUP, lines_of
+from .test_run_sources import MARKUP, lines_of
 
 TOKEN = "a-secret"
 

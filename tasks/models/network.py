@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from .base import Arrays, GradientVariance, Metrics, TrainResult, batches
-from .data import Dataset
-from .partitioned import SharedOut
+from ..base import Arrays, GradientVariance, Metrics, TrainResult, batches
+from ..federated_data import Dataset
+from ..partitioned_task import SharedOut
 
 _CHUNK = 1000  # samples evaluated at once
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from client.device import properties_of
+from client.device_limits import properties_of
 from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
 from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
@@ -73,7 +73,7 @@ class Settings:
     private_group: str = ""
     """The client's group for selectors with private groups; "" for no group.
 
-    The client reports this group by randomised response only (see `client.private`).
+    The client reports this group by randomised response only (see `client.privacy`).
     """
     cost: float | None = None
     """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
@@ -282,7 +282,7 @@ class Device:
         (self.folder / ADMITTED).unlink(missing_ok=True)
 
     def limits(self) -> dict[str, ConfigValue]:
-        """Return the entries of the node config that limit training, as `client.device` reads them."""
+        """Return the entries of the node config that limit training, as `client.device_limits` reads them."""
         settings = self.settings()
         return {
             "pause-file": str(self.folder / PAUSE_FILE),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device.state import Device
-from deploy.device.unit import unit, verify
+from deploy.device.device_folder import Device
+from deploy.device.systemd_unit import unit, verify
 
 
 def test_the_unit_has_the_limits_and_restarts(device: Device) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from strategies.rounds.seeds import client_seed
 from tasks.base import Arrays, Task
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 Vector = NDArray[np.float64]
 

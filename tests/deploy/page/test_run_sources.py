@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from deploy.page import views
 from deploy.page.database import Node, OpenMessage
+from deploy.page.run_sources import NothingThereError, Run, Shelf, read_log
 from deploy.page.series import ClientCounts, Series
-from deploy.page.sources import NothingThereError, Run, Shelf, read_log
 from deploy.page.trial import Trial
 from server.history import TOLD_TO_END, VERSION, RunHistory, Tail
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deploy.page import views
-from deploy.page.sources import Run, Shelf
+from deploy.page.run_sources import Run, Shelf
 from deploy.page.trial import Trial
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
-    # A connection serves one request, so that it can be closed after `deploy.page.serve.LONGEST` seconds.
+    # A connection serves one request, so that it can be closed after `http_server.LONGEST` seconds.
     "connection": "close",
 }
 

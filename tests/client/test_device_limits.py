@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 import client.app
 import server.app
 import tasks
-from client import device
-from client.device import Power, battery, charge, is_metered, temperature, why_unavailable
+from client import device_limits
+from client.device_limits import Power, battery, charge, is_metered, temperature, why_unavailable
 from client.own_data import local_data
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
@@ -33,8 +33,8 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A system that tells nothing: /sys/class and /proc/net/route below this folder, programs in bin/."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(device, "SYS", tmp_path / "sys")
-    monkeypatch.setattr(device, "ROUTES", tmp_path / "route")
+    monkeypatch.setattr(device_limits, "SYS", tmp_path / "sys")
+    monkeypatch.setattr(device_limits, "ROUTES", tmp_path / "route")
     return tmp_path
 
 
@@ -132,7 +132,7 @@ def test_invalid_output_of_a_program_is_ignored(system: Path, script: str) -> No
 def test_a_program_that_does_not_answer_in_time_is_ignored(
     system: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(device_limits, "ANSWER_TIMEOUT", 0.2)
     program(system, "termux-battery-status", f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
     assert battery() is None
 

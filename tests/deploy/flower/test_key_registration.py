@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from deploy.flower.registration import KNOWN, register
+from deploy.flower.key_registration import KNOWN, register
 
 NAMES = ["client-00", "client-01", "client-02"]
 
