@@ -31,7 +31,7 @@ from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
-from deploy.runs.follower import train
+from deploy.runs.follow_and_resume import train
 from deploy.runs.imports import CommandWithImports
 from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.seed_statistics import parse_seeds

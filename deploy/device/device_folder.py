@@ -20,7 +20,7 @@ from cryptography import x509
 from client.device_limits import properties_of
 from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
-from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
+from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
 from deploy.flower.config import write_config
 from deploy.flower.flwr_cli import flower_environment
@@ -314,7 +314,7 @@ class Device:
         write_config(self.folder / NODE_CONFIG, config)
         for name in ("flwr", "tmp"):
             (self.folder / name).mkdir(exist_ok=True)
-        return python("-m", "deploy.device.supervisor", str(self.folder))
+        return python("-m", "deploy.device.reconnect", str(self.folder))
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Return the environment for the supervisor and its programs."""

@@ -30,7 +30,7 @@ from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import report
-from deploy.runs.follower import Events, train
+from deploy.runs.follow_and_resume import Events, train
 from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device import supervisor
+from deploy.device import reconnect
 from deploy.device.device_folder import Device, Settings
 from deploy.tls import certificates
 
@@ -24,12 +24,12 @@ def test_a_device_makes_a_private_key_once(device: Device, authority: certificat
 
 
 def test_a_new_key_replaces_the_old_one_and_must_be_registered(device: Device) -> None:
-    (device.folder / supervisor.ADMITTED).touch()
+    (device.folder / reconnect.ADMITTED).touch()
     before = device.key_line()
     device.renew_key()
     assert device.key_line() == public_key_of(device.folder / "key") != before
     assert mode(device.folder / "key") == 0o600
-    assert not (device.folder / supervisor.ADMITTED).exists()
+    assert not (device.folder / reconnect.ADMITTED).exists()
     assert not (device.folder / "new").exists()
 
 

@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-from deploy.device import supervisor
+from deploy.device import reconnect
 from deploy.device.device_folder import Device
 
 from ...support.processes import linux, running, wait_for
@@ -26,14 +26,14 @@ class Supervised:
         script = f"""
             import sys
             from pathlib import Path
-            from deploy.device import supervisor
-            supervisor.unreachable = lambda *_: None
-            supervisor.source_address = lambda *_: "10.0.0.1"
-            supervisor.FIRST_RESTART = supervisor.LONGEST_RESTART = 0.01
-            supervisor.DeviceSupervisor.look = supervisor.MEMORY_LOOK = supervisor.NETWORK_LOOK = 0.05
+            from deploy.device import reconnect
+            reconnect.unreachable = lambda *_: None
+            reconnect.source_address = lambda *_: "10.0.0.1"
+            reconnect.FIRST_RESTART = reconnect.LONGEST_RESTART = 0.01
+            reconnect.DeviceSupervisor.look = reconnect.MEMORY_LOOK = reconnect.NETWORK_LOOK = 0.05
             {changes}
             command = [sys.executable, "-u", "-c", {dedent(node)!r}]
-            sys.exit(supervisor.DeviceSupervisor(Path({str(device.folder)!r}), command).supervise())
+            sys.exit(reconnect.DeviceSupervisor(Path({str(device.folder)!r}), command).supervise())
         """
         self.process = subprocess.Popen(
             [sys.executable, "-c", dedent(script)],
@@ -44,7 +44,7 @@ class Supervised:
 
     @property
     def log(self) -> str:
-        path = self.folder / supervisor.LOG
+        path = self.folder / reconnect.LOG
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, text: str, times: int = 1) -> None:
@@ -103,7 +103,7 @@ def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
         "ended",
     ]
     wait_for(lambda: not running(child), 10, lambda: f"{child} is still there")
-    assert (device.folder / supervisor.ADMITTED).exists()
+    assert (device.folder / reconnect.ADMITTED).exists()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
     supervise: Callable[..., Supervised], device: Device, admitted: bool, line: str, said: str
 ) -> None:
     if admitted:
-        (device.folder / supervisor.ADMITTED).touch()
+        (device.folder / reconnect.ADMITTED).touch()
     supervised = supervise(f"print({line!r}); raise SystemExit(3)")
     supervised.wait_for(line, times=3)
     lines = supervised.end().splitlines()
@@ -157,8 +157,8 @@ def test_a_new_address_makes_the_supernode_reconnect(
 ) -> None:
     # After a moment without a network, once it is online.
     moving = (
-        f"log = Path({str(device.folder / supervisor.LOG)!r}); later = iter(['10.0.0.1', None]); "
-        "supervisor.source_address = lambda *_: next(later, '10.0.0.2') if log.exists() else '10.0.0.1'"
+        f"log = Path({str(device.folder / reconnect.LOG)!r}); later = iter(['10.0.0.1', None]); "
+        "reconnect.source_address = lambda *_: next(later, '10.0.0.2') if log.exists() else '10.0.0.1'"
     )
     supervised = supervise(ONLINE + "time.sleep(600)", moving)
     supervised.wait_for("SuperNode ID", times=2)
@@ -170,7 +170,7 @@ def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> No
     first.wait_for("SuperNode ID")
     second = supervise(ONLINE + "time.sleep(600)")
     output, _ = second.process.communicate(timeout=30)
-    assert second.process.returncode == supervisor.ALREADY_RUNNING
+    assert second.process.returncode == reconnect.ALREADY_RUNNING
     assert "another `cohort client join` runs with this state" in output
     first.end()
 
@@ -204,7 +204,7 @@ def test_the_device_goes_on_while_its_disk_is_full(
         time.sleep(1)
         others.unlink()
         supervised.wait_for("still process")
-        status = device.folder / supervisor.STATUS
+        status = device.folder / reconnect.STATUS
         wait_for(lambda: "online as pi-1 again" in status.read_text(), 10, status.read_text)
         assert supervised.end().count("connection lost") == 1
         assert supervised.log.count("SuperNode ID") == 1  # it was not started again
@@ -214,7 +214,7 @@ def test_the_device_goes_on_while_its_disk_is_full(
 
 def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
     node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
-    supervised = supervise(node, "supervisor.LOG_BYTES = 10_000")
+    supervised = supervise(node, "reconnect.LOG_BYTES = 10_000")
     supervised.wait_for("SuperNode ID")
     supervised.end()
     assert sorted(path.name for path in device.folder.glob("supernode.log*")) == [

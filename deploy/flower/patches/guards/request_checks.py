@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.guards import enrolment, reply_admission
-from deploy.flower.patches.guards.gate import Gate
+from deploy.flower.patches.guards.connection_gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
 from deploy.flower.patches.guards.reply_size import check_setting

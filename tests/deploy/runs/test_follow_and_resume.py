@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.runs import follower
-from deploy.runs.follower import train
+from deploy.runs import follow_and_resume
+from deploy.runs.follow_and_resume import train
 from deploy.runs.trials import Trial
 from server.history import VERSION, Line, RunHistory, read_run
 from server.settings import CHECKPOINTS
@@ -85,7 +85,7 @@ class Watcher:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "WATCH_INTERVAL", 0)
+    monkeypatch.setattr(follow_and_resume, "WATCH_INTERVAL", 0)
 
 
 def make(folder: Path, *names: str) -> list[Trial]:
@@ -113,12 +113,12 @@ def test_a_long_wait_for_news_is_told_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10**6, 8))  # s: each look at the clock is 8 s after the last
-    monkeypatch.setattr(follower.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(follow_and_resume.time, "monotonic", lambda: float(next(clock)))
     watcher = Watcher()
     train(Cluster(tmp_path), make(tmp_path, "a"), watcher, at_once=False)
     assert len(watcher.waited) >= 3
     assert all(later - earlier >= 24 for earlier, later in pairwise(watcher.waited))
-    assert watcher.waited[0] >= follower.PATIENCE
+    assert watcher.waited[0] >= follow_and_resume.PATIENCE
 
 
 class Killed:
@@ -229,7 +229,7 @@ def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
-    assert len(engine.submitted) == 1 + follower.TRIES
+    assert len(engine.submitted) == 1 + follow_and_resume.TRIES
     assert watcher.events[-1].startswith("md failed: ended unexpectedly; the end of its log")
 
 
@@ -294,7 +294,7 @@ class Deaf:
 def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "END_TIMEOUT", 0.05)
+    monkeypatch.setattr(follow_and_resume, "END_TIMEOUT", 0.05)
     engine, watcher = Deaf(tmp_path, "killed", "finished"), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
@@ -305,7 +305,7 @@ def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_eng
 
 def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (trial,) = make(tmp_path, "md")
-    following = follower._Follower(Fatal(tmp_path, 2), trial)
+    following = follow_and_resume._Follower(Fatal(tmp_path, 2), trial)
     assert following.over
     monkeypatch.setattr(CheckpointFolder, "is_claimed", lambda self: True)
     assert not following.over

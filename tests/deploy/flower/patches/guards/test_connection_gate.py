@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.flower.patches.guards import gate
+from deploy.flower.patches.guards import connection_gate
+from deploy.flower.patches.guards.connection_gate import Gate, origin
 from deploy.flower.patches.guards.frame_limit import FRAMES
-from deploy.flower.patches.guards.gate import Gate, origin
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
@@ -80,7 +80,7 @@ def test_headers_of_a_registered_node_that_expand_take_little_memory(superlink: 
     attacker.activate()
     superlink.forget_peak()
     before = superlink.memory
-    for _ in range(gate.PER_NODE):
+    for _ in range(connection_gate.PER_NODE):
         attack = Connection(superlink)
         attack.half_open(PULL, attacker.metadata)
         with suppress(OSError):
@@ -104,7 +104,7 @@ def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_a
     over = threading.Event()
     frame = {"PING": b"\0\0\x08\6\0\0\0\0\0" + bytes(8), "SETTINGS": b"\0\0\0\4\0\0\0\0\0"}.get(kind)
     metadata = attacker.metadata
-    sent = [0] * gate.PER_NODE
+    sent = [0] * connection_gate.PER_NODE
 
     def attack(number: int) -> None:
         with suppress(OSError):  # closed by the SuperLink
@@ -121,8 +121,8 @@ def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_a
                     connection.send(b"\0\0\4\3\0" + struct.pack("!II", stream, 8))
                     sent[number] += 1
 
-    with ThreadPoolExecutor(gate.PER_NODE) as pool:
-        for number in range(gate.PER_NODE):
+    with ThreadPoolExecutor(connection_gate.PER_NODE) as pool:
+        for number in range(connection_gate.PER_NODE):
             pool.submit(attack, number)
         try:
             for _ in range(3):
@@ -275,16 +275,16 @@ def test_a_node_that_sends_frames_without_end_is_slowed_down_on_all_its_connecti
 def test_of_a_stranger_few_bytes_pass(echo: tuple[Gate, list[str]], authority: Path) -> None:
     opened, _ = echo
     with connect(opened.port, authority) as client:
-        client.sendall(BEFORE + CONFIRMED + body(2 * gate.CHUNK))
+        client.sendall(BEFORE + CONFIRMED + body(2 * connection_gate.CHUNK))
         client.settimeout(1.0)
         received = 0
         with suppress(TimeoutError):
             while data := client.recv(65536):
                 received += len(data)
-        assert received < gate.FROM_STRANGER + gate.CHUNK
+        assert received < connection_gate.FROM_STRANGER + connection_gate.CHUNK
         opened.admitted(name_of(client), 7)
         client.settimeout(30)
-        while received < len(BEFORE + CONFIRMED) + 2 * gate.CHUNK:
+        while received < len(BEFORE + CONFIRMED) + 2 * connection_gate.CHUNK:
             received += len(client.recv(65536))
 
 
@@ -293,12 +293,12 @@ def test_strangers_beyond_a_limit_are_closed_the_oldest_first(
     echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, _ = echo
-    monkeypatch.setattr(gate, "STRANGERS", 4)
+    monkeypatch.setattr(connection_gate, "STRANGERS", 4)
     clients = [connect(opened.port, authority) for _ in range(6)]
     assert [is_closed(each, 5) for each in clients[:2]] == [True, True]
     assert not any(is_closed(each, 0.01) for each in clients[2:])
-    monkeypatch.setattr(gate, "STRANGERS", 100)
-    monkeypatch.setattr(gate, "ALL_STRANGERS", 4)
+    monkeypatch.setattr(connection_gate, "STRANGERS", 100)
+    monkeypatch.setattr(connection_gate, "ALL_STRANGERS", 4)
     clients.append(connect(opened.port, authority))
     assert is_closed(clients[2], 5)
     for each in clients:
@@ -327,9 +327,13 @@ def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
 
 
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, expected in ((1024, 256), (65_536, 16_384), (resource.RLIM_INFINITY, gate.ALL_STRANGERS)):
+    for soft, expected in (
+        (1024, 256),
+        (65_536, 16_384),
+        (resource.RLIM_INFINITY, connection_gate.ALL_STRANGERS),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert gate.most_strangers() == expected
+        assert connection_gate.most_strangers() == expected
 
 
 @pytest.mark.network
@@ -337,14 +341,14 @@ def test_a_stranger_that_is_not_admitted_in_time_or_is_refused_often_is_closed(
     echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, peers = echo
-    monkeypatch.setattr(gate, "FIRST_REQUEST", 0.5)
+    monkeypatch.setattr(connection_gate, "FIRST_REQUEST", 0.5)
     with connect(opened.port, authority) as stranger, connect(opened.port, authority) as known:
         known.sendall(BEFORE + CONFIRMED)
         assert known.recv(1)
         opened.admitted(name_of(known), 7)
         assert is_closed(stranger, 5)
         assert not is_closed(known, 0.6)
-        for _ in range(gate.REFUSALS - 1):
+        for _ in range(connection_gate.REFUSALS - 1):
             opened.refused(name_of(known))
         assert not is_closed(known, 0.2)
         opened.refused(name_of(known))
@@ -363,9 +367,9 @@ def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
     for _ in range(4):
         client = connect(opened.port, authority, port)
         port = client.getsockname()[1]
-        client.sendall(BEFORE + CONFIRMED + body(2 * gate.FROM_STRANGER))
+        client.sendall(BEFORE + CONFIRMED + body(2 * connection_gate.FROM_STRANGER))
         received = 0
-        while received < gate.FROM_STRANGER:
+        while received < connection_gate.FROM_STRANGER:
             received += len(client.recv(65536))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()  # with a reset
@@ -390,7 +394,7 @@ def test_a_node_has_a_bounded_number_of_connections(echo: tuple[Gate, list[str]]
     """One client with a registered key would else use up the descriptors of the server."""
     opened, peers = echo
     clients = []
-    for number in range(gate.PER_NODE + 4):
+    for number in range(connection_gate.PER_NODE + 4):
         clients.append(connect(opened.port, authority))
         clients[-1].sendall(BEFORE + CONFIRMED)
         assert clients[-1].recv(1)
@@ -410,7 +414,7 @@ def test_closed_connections_write_a_line_a_minute(
 ) -> None:
     opened, _ = echo
     with caplog.at_level("WARNING", "flwr"):
-        for told in (0.0, 0.0, gate.TOLD):
+        for told in (0.0, 0.0, connection_gate.TOLD):
             opened._told -= told
             with connect(opened.port, authority) as client:
                 client.sendall(BEFORE + b"\0\0\1\1\0\0\0\0\1x")  # a request

@@ -1,6 +1,6 @@
 """Keeps a device's SuperNode connected, even if the SuperNode, the server or the network fails at times.
 
-`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP. The supervisor stays in
+`python -m deploy.device.reconnect STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP. The supervisor stays in
 memory for as long as the device takes part, so it and its imports need the standard library only. It prints
 one line whenever the state of the connection changes. The output of the SuperNode goes into a log of limited
 size.

@@ -16,7 +16,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 
 from deploy.flower.patches import presence
-from deploy.flower.patches.guards import enrolment, front_door, gate
+from deploy.flower.patches.guards import connection_gate, enrolment, request_checks
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from tests.support.fleet import PULL, App, Connection, Node, SuperLink, allow_files
@@ -163,11 +163,11 @@ class Unfinished:
 
 
 def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "WAITING_CALLS", 16)
-    monkeypatch.setattr(front_door, "ReplyAdmission", lambda *_: None)  # which patches Flower
-    door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
+    monkeypatch.setattr(request_checks, "WAITING_CALLS", 16)
+    monkeypatch.setattr(request_checks, "ReplyAdmission", lambda *_: None)  # which patches Flower
+    door = request_checks.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
     slow = [Unfinished() for _ in range(2)]  # began before the others
-    attacks = [Unfinished() for _ in range(4 * front_door.CALLS_PER_NODE)]
+    attacks = [Unfinished() for _ in range(4 * request_checks.CALLS_PER_NODE)]
 
     def read(call: Unfinished, node: int) -> None:
         with pytest.raises(ConnectionError):
@@ -195,9 +195,9 @@ def test_answers_that_a_node_does_not_take_use_a_bounded_amount_of_memory(
     while tree.children:  # the last one holds the data
         tree = tree.children[-1]
     pull = PullObjectRequest(node=attacker.id, run_id=app.run.run_id, object_id=tree.object_id)
-    attacks = [Connection(superlink, window=0) for _ in range(gate.PER_NODE)]
+    attacks = [Connection(superlink, window=0) for _ in range(connection_gate.PER_NODE)]
     for attack in attacks:
-        for _ in range(front_door.CALLS_PER_NODE):
+        for _ in range(request_checks.CALLS_PER_NODE):
             attack.half_open(PULL_OBJECT, attacker.metadata, body_of(pull))
     assert wait_until(lambda: growth() > 8 * 4, 10)
     assert honest.latency() < SOON
@@ -219,15 +219,15 @@ def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
     allow_files(4096)
     attackers = [superlink.node(f"takes nothing {n}") for n in range(130)]
     attacks = []
-    assert len(attackers) * front_door.CALLS_PER_NODE > front_door.THREADS
+    assert len(attackers) * request_checks.CALLS_PER_NODE > request_checks.THREADS
     for attacker in attackers:
         attacker.activate()
         body = body_of(SendNodeHeartbeatRequest(node=attacker.id, heartbeat_interval=30))
         attacks.append(Connection(superlink, window=0))
         metadata = attacker.metadata
-        for _ in range(front_door.CALLS_PER_NODE):
+        for _ in range(request_checks.CALLS_PER_NODE):
             attacks[-1].half_open(HEARTBEAT, metadata, body)
-    assert wait_until(lambda: superlink.threads > front_door.WAITING_CALLS, 20)
+    assert wait_until(lambda: superlink.threads > request_checks.WAITING_CALLS, 20)
     for _ in range(3):
         assert honest.latency() < SOON
     for each in attacks:
@@ -250,34 +250,34 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a node that resets each request at once would occupy ever more threads."""
-    monkeypatch.setattr(front_door, "ReplyAdmission", lambda *_: None)  # which patches Flower
-    door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
-    calls = [Call() for _ in range(front_door.CALLS_PER_NODE)]
+    monkeypatch.setattr(request_checks, "ReplyAdmission", lambda *_: None)  # which patches Flower
+    door = request_checks.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
+    calls = [Call() for _ in range(request_checks.CALLS_PER_NODE)]
     with ExitStack() as handled:
         for call in calls:
             handled.enter_context(door._under_way(7, call))
             call.hang_up()
-        with pytest.raises(front_door.Refused, match="8 requests of node 7 are under way"):
+        with pytest.raises(request_checks.Refused, match="8 requests of node 7 are under way"):
             handled.enter_context(door._under_way(7, Call()))
     with ExitStack() as handled:
         handled.enter_context(door._under_way(7, call := Call()))
     assert door._per_node == {7: 1}  # the node has not received the answer
     call.hang_up()
-    with pytest.raises(front_door.Refused, match="hung up"), ExitStack() as handled:
+    with pytest.raises(request_checks.Refused, match="hung up"), ExitStack() as handled:
         handled.enter_context(door._under_way(7, Call(gone=True)))
     assert not door._per_node
     assert not door._calls
 
 
 def test_there_are_threads_for_all_that_may_wait() -> None:
-    waiting = front_door.WAITING_CALLS + enrolment.AT_ONCE
-    assert waiting + 50 < front_door.THREADS
+    waiting = request_checks.WAITING_CALLS + enrolment.AT_ONCE
+    assert waiting + 50 < request_checks.THREADS
 
 
 def test_large_requests_are_refused(superlink: SuperLink, attacker: Node, growth: Any) -> None:
     large = GetFabRequest(node=attacker.id, hash_str="x" * 5 * 10**7)
     assert refusal(attacker, "GetFab", large).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    large = GetFabRequest(node=attacker.id, hash_str="x" * front_door.SMALL_BODY)
+    large = GetFabRequest(node=attacker.id, hash_str="x" * request_checks.SMALL_BODY)
     assert refusal(attacker, "GetFab", large).code() is grpc.StatusCode.PERMISSION_DENIED
     assert growth() < 40
 
@@ -290,7 +290,7 @@ def test_idle_connections_do_not_keep_newcomers_out(superlink: SuperLink, honest
     def closed() -> int:
         return len(idle) - sum(map(is_open, idle))
 
-    assert wait_until(lambda: closed() >= 1500 - gate.STRANGERS, 8)  # before `FIRST_REQUEST`
+    assert wait_until(lambda: closed() >= 1500 - connection_gate.STRANGERS, 8)  # before `FIRST_REQUEST`
     assert honest.latency() < SOON
     assert growth() < 150
     for each in idle:
