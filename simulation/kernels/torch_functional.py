@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from math import isfinite, nan
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class Torch(Kernel):
         start = self._tensors(arrays)
         rows = self._empty(clients.size)
         chunks = self.chunks(data, clients, plan)
-        numbers: list[tuple[Tensor, _Variance | None]] = []
+        numbers: list[list[Tensor]] = []  # on the device, so that a GPU need not wait for this process
         replayed: dict[tuple[int, ...], Replayed] = {}
         for chunk in chunks:
             work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
@@ -108,17 +108,15 @@ class Torch(Kernel):
                 each = [self._tensors(controls[int(client)]) for client in clients[chunk]]
                 added = {name: torch.stack([one[name] for one in each]) for name in start}
             with _exactly():
-                moves, of_losses, of_gradients = self._train_chunk(start, work, plan, added, replayed)
+                moves, *found = self._train_chunk(start, work, plan, added, replayed)
             for row, move in zip(chunk.tolist(), moves, strict=True):
                 rows[row].copy_(move, non_blocking=True)
-            numbers.append((of_losses, of_gradients))
+            numbers.append(found)
         if self._device != "cpu":
             torch.cuda.synchronize()
-        losses, variances = np.empty(clients.size), np.full(clients.size, nan)
-        for chunk, (of_losses, of_gradients) in zip(chunks, numbers, strict=True):
-            losses[chunk] = of_losses.cpu().numpy()
-            if of_gradients is not None:
-                variances[chunk] = of_gradients.values()
+        losses, variances = np.empty(clients.size), np.empty(clients.size)
+        for chunk, found in zip(chunks, numbers, strict=True):
+            losses[chunk], variances[chunk] = (each.cpu().numpy() for each in found)
         split = splitter(arrays)
         if rows.is_cuda:
             return Trained(UpdatesOnGPU(rows, arrays, split), losses, variances)
@@ -149,8 +147,8 @@ class Torch(Kernel):
         plan: Plan,
         added: dict[str, Tensor] | None,
         replayed: dict[tuple[int, ...], Replayed],
-    ) -> tuple[Tensor, Tensor, _Variance | None]:
-        """Take all steps of G clients; return (G, P) updates, (G,) mean losses and the gradient variances."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Take all steps of G clients; return (G, P) updates, (G,) mean losses, (G,) gradient variances."""
         count = work.shape[0]
         models = {name: tensor.expand(count, *tensor.shape).clone() for name, tensor in start.items()}
         shares = self._sent(work.shares)
@@ -175,7 +173,7 @@ class Torch(Kernel):
                     gradient = gradient + added[name]
                 model.sub_(gradient, alpha=plan.learning_rate)
         moves = _flat({name: model - start[name] for name, model in models.items()})
-        return moves, losses / work.steps, variance
+        return moves, losses / work.steps, variance.values() if variance else torch.full((count,), nan)
 
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
@@ -238,11 +236,10 @@ class _Variance:
         self._mean += moved / self._count
         self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
 
-    def values(self) -> list[float]:
-        """Return the variance of each client; NaN after fewer than two gradients or if it is not finite."""
-        if self._count < 2:
-            return [nan] * len(self._squares)
-        return [each if isfinite(each) else nan for each in (self._squares / (self._count - 1)).tolist()]
+    def values(self) -> Tensor:
+        """Return (G,) the variance of each client; NaN after one gradient or if it is not finite."""
+        found = self._squares / (self._count - 1)  # 0 / 0 is NaN
+        return found.masked_fill(~found.isfinite(), nan)
 
 
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
