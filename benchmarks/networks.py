@@ -24,9 +24,9 @@ import tasks
 from benchmarks.results.machine import gpu
 from simulation.kernels import kernel_of
 from simulation.simulator import Simulator
-from tasks.data import FederatedData
-from tasks.network import Network
-from tasks.resnet import ResNet18
+from tasks.federated_data import FederatedData
+from tasks.models.network import Network
+from tasks.models.resnet import ResNet18
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

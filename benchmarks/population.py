@@ -53,7 +53,7 @@ from strategies.run.selector_clients import SelectorClients
 from strategies.run.training import ClientTraining
 from strategies.selectors import selector_type
 from tasks.base import Metrics
-from tasks.data import FederatedData
+from tasks.federated_data import FederatedData
 
 K, FEATURES, CLASSES = 100, 8, 2
 PATHS = ("simulator", "grid")

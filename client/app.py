@@ -22,16 +22,16 @@ from strategies.clients.reports import (
 )
 from strategies.flower.messages import write_report
 from strategies.half_precision import half_precision_mod
-from strategies.rounds.variates import CONTROL
+from strategies.rounds.control_variates import CONTROL
 from strategies.selectors import selector_type
 from tasks.base import TrainResult, batches
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
-from .device import charge, properties_of, why_unavailable
+from .device_limits import charge, properties_of, why_unavailable
 from .local_data import LocalData, number_of
 from .own_data import local_data
-from .personal import moved, personal_update, split
-from .private import Noise, group_member
+from .personal_model import moved, personal_update, split
+from .privacy import Noise, group_member
 
 PERSONAL = "personal-model"
 """Key of the personal model in the context's state, which the SuperNode keeps while a Flower run lasts."""

@@ -5,7 +5,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 
 def read_data_file(path: Path) -> tuple[Dataset, str | int | None]:

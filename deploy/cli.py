@@ -28,17 +28,17 @@ from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
-from deploy.runs import advice
-from deploy.runs.advice import advice_of, find_history, read_log
-from deploy.runs.availability import check_availability
+from deploy.runs import selector_advice
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
-from deploy.runs.follower import train
+from deploy.runs.follow_and_resume import train
 from deploy.runs.imports import CommandWithImports
 from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.seed_statistics import parse_seeds
+from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
-from deploy.runs.slow_clients import slow_clients
+from deploy.runs.simulated_availability import check_availability
+from deploy.runs.slow_client_advice import slow_clients
 from deploy.runs.trials import run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
@@ -451,7 +451,7 @@ def advise(
         slow = slow_clients(history.path)
         if history.settings.get("mode") == "buffered" and slow and not selectors:
             if as_json:
-                typer.echo(advice.as_json(None, slow))
+                typer.echo(selector_advice.as_json(None, slow))
                 return
             console.print(f"from {_short(history.path)}", soft_wrap=True)
             console.print("Rounds are buffered, so other selectors cannot be studied.")
@@ -460,13 +460,13 @@ def advise(
         log = read_log(history)
         findings = advice_of(log, selectors or ())
     if as_json:
-        typer.echo(advice.as_json(findings, slow))
+        typer.echo(selector_advice.as_json(findings, slow))
         return
     console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
-    console.print(advice.table(findings))
-    console.print(advice.NOTE)
+    console.print(selector_advice.table(findings))
+    console.print(selector_advice.NOTE)
     console.print()
-    console.print(advice.sentence(findings))
+    console.print(selector_advice.sentence(findings))
     if slow:
         console.print()
         console.print(slow.text())

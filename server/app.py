@@ -33,7 +33,9 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     rounds: list[RoundRecord] = []  # the record of the round whose model is evaluated next
     strategy = settings.strategy(
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
-        stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
+        stop=lambda _, found: (
+            found is not None and recording.early_stop.is_due(float(str(found["accuracy"])))
+        ),
         on_round=rounds.append,
         reporters=settings.reporters(),
     )

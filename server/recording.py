@@ -23,9 +23,10 @@ from strategies.rounds.record import no_report
 from strategies.selectors import selector_type
 from tasks.base import Metrics
 
+from .best_and_last_model import Models
 from .divergence import Divergence
+from .early_stop import EarlyStop
 from .history import FILE_NAME, HistoryWriter, read_lines
-from .models import Models
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
 
@@ -51,6 +52,8 @@ class Recording:
         The folder of the run. None: nothing is written.
     checkpoints : Path or None
         The folder of the run's checkpoints; None without a folder of the run.
+    early_stop : EarlyStop
+        The condition under which the run ends before its last round.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class Recording:
         self._settings = settings
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
+        self.early_stop = EarlyStop(settings.target_accuracy)
         self._resources = ExitStack()  # closes the history and releases the folder
         self._sizes = np.empty(0)  # (M,) the sizes that the history has
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
@@ -184,19 +188,14 @@ class Recording:
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
         """Write the last line of the history, and the model, after the round ``last``."""
         path = self._models.save_final(last, model)
-        target = f"target-accuracy = {self._settings.target_accuracy:g} is reached"
         self._history.write(
             "end",
             rounds=last,
             seconds=time.monotonic() - self._began,
             model=str(path) if path else None,
             best_round=self._models.best_round,
-            reason=target if last < self._settings.num_rounds else "",
+            reason=self.early_stop.reason if last < self._settings.num_rounds else "",
         )
-
-    def is_good_enough(self, accuracy: float) -> bool:
-        """Return whether ``accuracy`` reaches the run's target accuracy; False if the run has no target."""
-        return 0 < self._settings.target_accuracy <= accuracy
 
 
 def _of_groups(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -12,7 +12,7 @@ from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
 
 if TYPE_CHECKING:
-    from strategies.rounds.waiting.pace import Wait
+    from strategies.rounds.waiting.wait_time import Wait
 
 
 class ResponseTimes:

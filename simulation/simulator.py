@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
 from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
+from strategies.rounds.control_variates import create_variates
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.seeds import evaluators
-from strategies.rounds.variates import create_variates
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
 from tasks.base import Arrays, Metrics
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 from .flower_step import FlowerStep
 from .kernels import Plan
-from .run.attendance import Attendance
+from .run.available_clients import Attendance
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training

@@ -179,8 +179,8 @@ class PersonalisedOSMD(SelectionStrategy):
     Zhao et al., appendix H.1 (later version: D.1). A client's update is the sum of two parts. The client
     multiplies each part by its number in ``part-scales`` of the TRAIN config. Its report holds
     ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
-    repository supports this for personal models that are kept near the global model, see `client.personal`.
-    With this client, TRAIN configs need ``personal-mu`` and ``personal-holdout``.
+    repository supports this for personal models that are kept near the global model, see
+    `client.personal_model`. With this client, TRAIN configs need ``personal-mu`` and ``personal-holdout``.
 
     Parameters
     ----------

@@ -43,18 +43,18 @@ from .options import (
 )
 from .options.value_checks import boolean
 from .reporters import Reporter, Reporters, RunInfo
+from .rounds.control_variates import create_variates
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
-from .rounds.variates import create_variates
 from .run.argument_kinds import check_kinds
 from .run.buffered_rounds import BufferedRounds
 from .run.description import RunDescription
-from .run.ending import RoundEnding
 from .run.evaluation import ClientEvaluation
-from .run.opening import RoundOpening
 from .run.progress import Progress
+from .run.round_end import RoundEnding
 from .run.round_log import RoundLog
+from .run.round_start import RoundOpening
 from .run.saved_run import SavedRun
 from .run.selector_clients import SelectorClients, needs_status
 from .run.training import ClientTraining

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .data import Dataset, FederatedData
+from .federated_data import Dataset, FederatedData
 
 Arrays = dict[str, NDArray[np.float32]]
 """A model: its parameters by name."""

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import digits, leaf
-from .data import Dataset
+from .federated_data import Dataset
 
 VARIABLE = "COHORT_DATA"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .data import Dataset
+from .federated_data import Dataset
 
 _NUM_TEST = 360  # 20 %
 

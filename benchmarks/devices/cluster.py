@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarks.devices.load import Settings
 from deploy.engines.engine import EngineError
 from deploy.engines.local_cluster import CONNECTION, LocalCluster
-from deploy.flower.registration import registration_command
+from deploy.flower.key_registration import registration_command
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import LOOPBACK
 

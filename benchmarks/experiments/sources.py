@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from deploy.sweeps.sources import closure, digest
+from deploy.sweeps.source_digests import closure, digest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.flower.app_folder import CODE
-from deploy.sweeps.sources import package_version
+from deploy.sweeps.source_digests import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,7 +17,7 @@ from benchmarks.fresh import ONE_THREAD
 from benchmarks.results.files import FOLDER, Measured, recorded, write
 from benchmarks.results.machine import commit, machine
 from deploy.flower.app_folder import CODE
-from deploy.sweeps.sources import closure, digest
+from deploy.sweeps.source_digests import closure, digest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.throughput.workloads import Workload
-    from tasks.data import Dataset
+    from tasks.federated_data import Dataset
 
 TOLERANCE = 1e-4  # largest allowed difference of a parameter from the reference
 

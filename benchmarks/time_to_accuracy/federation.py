@@ -17,7 +17,7 @@ from simulation.response_times import ResponseTimes
 from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.streams import generator
 from strategies.options import Buffered
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3  # seconds; standard deviations of log seconds, over clients and rounds
 BATCH_SIZE, STEPS = 16, 5

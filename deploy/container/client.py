@@ -55,4 +55,4 @@ def _command(name: str, names: Sequence[str], key: Path) -> list[str]:
         key=key,
         node_config=f'client-id="{name}" {partition}{mine}',
     )
-    return commands.python("-m", "deploy.device.node", *options, installed=False)
+    return commands.python("-m", "deploy.device.supernode", *options, installed=False)

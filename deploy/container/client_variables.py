@@ -7,7 +7,7 @@ import re
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from client.device import properties_of
+from client.device_limits import properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

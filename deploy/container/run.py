@@ -25,7 +25,7 @@ from deploy.engines.superlink import RETRY, SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
-from deploy.runs.follower import Events, train
+from deploy.runs.follow_and_resume import Events, train
 from deploy.runs.trials import PLAN, read_plan, write_plan
 
 if TYPE_CHECKING:

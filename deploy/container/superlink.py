@@ -25,7 +25,7 @@ from deploy.container.supervisor import ContainerSupervisor, say
 from deploy.flower import commands
 from deploy.flower.corrupt_database import move_aside_if_corrupt
 from deploy.flower.flwr_cli import remote, write_connection
-from deploy.flower.registration import registration_command
+from deploy.flower.key_registration import registration_command
 from deploy.hosting.server import Server
 from strategies.checkpoint import replacing
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from client.device import why_unavailable
+from client.device_limits import why_unavailable
+from deploy.device.device_folder import PAUSE_FILE, Device, Settings, default_folder
 from deploy.device.invitation import check_bundle
-from deploy.device.state import PAUSE_FILE, Device, Settings, default_folder
-from deploy.device.supervisor import ADMITTED, STATUS, DeviceSupervisor
-from deploy.device.unit import install, unit
+from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
+from deploy.device.systemd_unit import install, unit
 from deploy.tls.probe import unreachable
 from strategies.clients.printable import printable
 

@@ -21,7 +21,7 @@ from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
-from deploy.runs.availability import availability_of, response_times_of
+from deploy.runs.simulated_availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             return Checkpoint(simulator.round, {**simulator.state_dict(), **drawn}, {}, fingerprint)
 
         while simulator.round < settings.num_rounds and not (
-            simulator.round and recording.is_good_enough(metrics.accuracy)
+            simulator.round and recording.early_stop.is_due(metrics.accuracy)
         ):
             began = time.monotonic()
             record = simulator.step()

@@ -21,7 +21,7 @@ from deploy.flower import commands, fork_client, launch
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, remote, write_connection
 from deploy.flower.fork_server import SOCKET
-from deploy.flower.registration import registration_command
+from deploy.flower.key_registration import registration_command
 from deploy.flower.submission import run_command
 from deploy.processes.groups import POLL_INTERVAL, Process, wait_until
 from deploy.processes.marked import MarkedProcesses

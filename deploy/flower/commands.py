@@ -92,8 +92,8 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
         The file with the secret, which is one line of text. `flwr_cli.write_connection` gives `flwr` the
         secret.
     registry : Path | None
-        The server's folder, which holds its clients and invitations (`deploy.flower.registry`). (default: no
-        device can join by invitation)
+        The server's folder, which holds its clients and invitations
+        (`deploy.flower.registered_clients`). (default: no device can join by invitation)
     """
     accepts = {} if registry is None else {REGISTRY: str(registry)}
     return {

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
-from deploy.flower.patches.guards import bundles, front_door, local_apis, reply_size
+from deploy.flower.patches.guards import bundles, local_apis, reply_size, request_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,8 +59,8 @@ PROGRAMS = {
         superlink.patch,
         superlink.USED,
         starts=("flwr-serverapp",),
-        guards=(front_door.patch, local_apis.guard_superlink),
-        guards_use=(*front_door.USED, *local_apis.USED_BY_SUPERLINK),
+        guards=(request_checks.patch, local_apis.guard_superlink),
+        guards_use=(*request_checks.USED, *local_apis.USED_BY_SUPERLINK),
     ),
     "flower-superexec": _Program(
         superexec.patch,

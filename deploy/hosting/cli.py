@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from deploy.device.device_folder import default_folder
 from deploy.device.invitation import SUFFIX
-from deploy.device.state import default_folder
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder
@@ -31,7 +31,7 @@ from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import report
-from deploy.runs.follower import Events, train
+from deploy.runs.follow_and_resume import Events, train
 from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
-from deploy.flower.registry import DAY, Registry
+from deploy.flower.registered_clients import DAY, Registry
 from deploy.flower.submission import bundle_hash
-from deploy.page.link import kept_token
+from deploy.page.secret_link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import serves
@@ -54,7 +54,7 @@ class Server:
     - `pki/`: certificates, keys and secrets;
     - `flwr/`: the Flower home of `flwr`, with the connection to the SuperLink and the control API's secret;
     - `programs/`: the Flower home of the other programs;
-    - `clients/` and `invitations/`: see `deploy.flower.registry`;
+    - `clients/` and `invitations/`: see `deploy.flower.registered_clients`;
     - `revoked.json`: the names of revoked clients;
     - `superlink.db`: the SuperLink's database;
     - `logs/`, `runs/`, and `tmp/` for temporary files;

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from deploy.metrics.exposition import Sample, exposition
-from deploy.metrics.nodes import count_nodes
-from deploy.metrics.runs import Runs
+from deploy.metrics.run_metrics import Runs
+from deploy.metrics.superlink_nodes import count_nodes
 from deploy.tls.probe import unreachable
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from deploy.page.link import TOKEN
-from deploy.page.serve import end_with_parent, listening, serve, step_back
-from deploy.page.sources import Shelf
+from deploy.page.http_server import end_with_parent, listening, serve, step_back
+from deploy.page.run_sources import Shelf
+from deploy.page.secret_link import TOKEN
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.page.link import address, new_token
 from deploy.page.process import PageProcess
+from deploy.page.secret_link import address, new_token
 from deploy.runs.trials import run_folder
 
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
@@ -54,8 +54,8 @@ def page(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)] = None,
 ) -> None:
     """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. Nothing is changed."""
-    from deploy.page.serve import listening, serve, step_back
-    from deploy.page.sources import NothingThereError, Shelf
+    from deploy.page.http_server import listening, serve, step_back
+    from deploy.page.run_sources import NothingThereError, Shelf
 
     try:
         shelf, listener = Shelf(run_folder(run)), listening(port or 0)

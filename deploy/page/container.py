@@ -7,9 +7,9 @@ import contextlib
 from deploy.container import PAGE, READY, RESULTS, STATE
 from deploy.container.supervisor import say
 from deploy.hosting.server import PAGE_PORT as PORT
-from deploy.page.link import kept_token
-from deploy.page.serve import listening, serve, step_back
-from deploy.page.sources import Shelf
+from deploy.page.http_server import listening, serve, step_back
+from deploy.page.run_sources import Shelf
+from deploy.page.secret_link import kept_token
 
 
 def main() -> int:

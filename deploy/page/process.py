@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Self
 
-from deploy.page.link import TOKEN, address
+from deploy.page.secret_link import TOKEN, address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class PageProcess:
     Parameters
     ----------
     folder : Path
-        What the page shows, see `deploy.page.sources.Shelf`.
+        What the page shows, see `deploy.page.run_sources.Shelf`.
     token : str
         The secret of the page's address.
     port : int

@@ -23,7 +23,7 @@ from strategies.checkpoint import CheckpointError, CheckpointFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from deploy.sweeps.work import Job, Outcome
+    from deploy.sweeps.trial_worker import Job, Outcome
 
 TRIALS = "trials"  # the folder of the trials' folders, inside the sweep's folder
 LOCK = "lock"  # the folder that locks a sweep's folder, inside it
@@ -95,13 +95,13 @@ def sweep(
 
 def _places(trials: Sequence[Planned], folder: Path, track: Sequence[str]) -> dict[str, tuple[Planned, Job]]:
     """Return each trial with its job, by the digest of its result."""
-    from deploy.sweeps import digests
-    from deploy.sweeps.work import Job
+    from deploy.sweeps import trial_digests
+    from deploy.sweeps.trial_worker import Job
 
     places: dict[str, tuple[Planned, Job]] = {}
     for each in trials:
         config = {**each.trial.run_config}
-        key = digests.of_trial(config)
+        key = trial_digests.of_trial(config)
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{each.selector} {each.case}").strip("-")[:80]
         config["output-dir"] = str(folder / TRIALS / f"{slug}-seed-{each.seed}-{key[:12]}")
         if track:
@@ -112,7 +112,7 @@ def _places(trials: Sequence[Planned], folder: Path, track: Sequence[str]) -> di
                 f"{each.selector} ({each.case}) and {other.selector} ({other.case}) are the same trial: "
                 "every combination needs different settings"
             )
-        places[key] = each, Job(key, config, digests.of_code())
+        places[key] = each, Job(key, config, trial_digests.of_code())
     return places
 
 
@@ -174,7 +174,7 @@ def _run(
 
 def _finished(job: Job) -> dict[str, object] | None:
     """Return the result of an earlier sweep; None if there is none, or if its file is damaged."""
-    from deploy.sweeps.work import RESULT
+    from deploy.sweeps.trial_worker import RESULT
 
     try:
         found = json.loads((Path(job.config["output-dir"]) / RESULT).read_bytes())

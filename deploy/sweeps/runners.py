@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.processes.ray_token import ray_token
-from deploy.sweeps.work import Job, Outcome, begin, execute, execute_elsewhere, ship
+from deploy.sweeps.trial_worker import Job, Outcome, begin, execute, execute_elsewhere, ship
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:

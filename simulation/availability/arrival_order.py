@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.numerics.arrays import Ints
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 
 from .base import Availability
 

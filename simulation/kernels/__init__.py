@@ -8,7 +8,7 @@ rounding.
 import sys
 
 from tasks.base import Task
-from tasks.softmax import Softmax as SoftmaxTask
+from tasks.models.softmax import Softmax as SoftmaxTask
 
 from .base import Kernel, Plan, Trained
 from .dense import MLP, Softmax
@@ -37,7 +37,7 @@ def kernel_of(task: Task, device: str | None = None) -> Kernel:
         return Loop(task)
     from torch.cuda import is_available
 
-    from tasks import mlp, network
+    from tasks.models import mlp, network
 
     from .torch_functional import Torch
 

@@ -12,7 +12,7 @@ from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.seeds import client_seed
 from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Metrics, batches
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 Floats32 = NDArray[np.float32]
 

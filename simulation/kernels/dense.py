@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, GradientVariance, Metrics
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, squared_norm
 
@@ -303,7 +303,7 @@ class Dense(Kernel):
 
 
 class Softmax(Dense):
-    """The model of `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), both 0 at the start.
+    """The model of `tasks.models.softmax`: ``weight`` (features, classes), ``bias`` (classes,), 0 at first.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ import numpy as np
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.seeds import client_seed
 from tasks.base import Arrays, Metrics, Task
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 from .base import Kernel, Plan, StackedUpdates, Trained, splitter
 

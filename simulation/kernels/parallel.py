@@ -17,7 +17,7 @@ import numpy as np
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Metrics
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, Plan, StackedUpdates, Trained
 

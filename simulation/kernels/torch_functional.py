@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from strategies.numerics.arrays import Floats, Ints
 from tasks.base import Arrays, Metrics
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
 

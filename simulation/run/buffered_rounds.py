@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from strategies.rounds.logic import RoundLogic
     from strategies.rounds.stages import Chosen, Opened
     from tasks.base import Arrays
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
     from ..kernels import Kernel, Plan, Trained
     from ..response_times import ResponseTimes

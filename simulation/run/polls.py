@@ -10,14 +10,14 @@ import numpy as np
 from strategies.numerics.robust import mean_weights
 from strategies.rounds.seeds import client_seed
 from tasks.base import batches
-from tasks.data import Dataset, federate
+from tasks.federated_data import Dataset, federate
 
 if TYPE_CHECKING:
     from strategies.numerics.arrays import Floats, Ints
     from strategies.rounds.trained_clients import ClientUpdates
     from strategies.selectors import Selector
     from tasks.base import Arrays
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
     from ..kernels import Kernel, Plan
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from strategies.rounds.logic import RoundLogic
     from strategies.rounds.stages import Chosen
     from tasks.base import Arrays
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
     from ..kernels import Kernel, Plan
     from ..response_times import ResponseTimes

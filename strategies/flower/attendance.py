@@ -15,7 +15,7 @@ from ..clients.overrides import Groups, Removals
 from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
-from ..rounds.waiting.pace import Pace, Wait
+from ..rounds.waiting.wait_time import Pace, Wait
 from .exchanges import ExchangeGrid, LateReplies, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
 

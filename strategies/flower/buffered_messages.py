@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from flwr.app import Message
 
-    from ..rounds.waiting.pace import Wait
+    from ..rounds.waiting.wait_time import Wait
     from .exchanges import ExchangeGrid
 
 _AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from flwr.app import Message, RecordDict
 
-    from ..rounds.waiting.pace import Wait
+    from ..rounds.waiting.wait_time import Wait
 
 
 class Clock(Protocol):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..clients.roster import Roster
-    from ..rounds.waiting.pace import Wait
+    from ..rounds.waiting.wait_time import Wait
     from ..selectors import Selector
 
 

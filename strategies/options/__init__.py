@@ -5,9 +5,9 @@ use them, so each option and its range are defined once. The defaults of the app
 """
 
 from .arguments import arguments_of, check_kind, names_replacements, refuse_unknown
-from .budgets import Budget, Budgets
 from .buffered import Buffered
 from .checkpoints import Checkpoints
+from .clients_per_round import Budget, Budgets
 from .deadlines import Deadlines
 from .eligibility_conditions import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction

@@ -13,7 +13,7 @@ class Deadlines:
 
     ``round``, ``status`` and ``poll`` are upper limits. A run measures how long its clients take to answer.
     The server stops waiting for a client as soon as an answer can no longer be expected, see
-    `strategies.rounds.waiting.pace.Wait`.
+    `strategies.rounds.waiting.wait_time.Wait`.
 
     Attributes
     ----------

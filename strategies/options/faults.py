@@ -36,7 +36,7 @@ class Faults:
         settings. False: there is no guard. A mapping holds settings of `GuardSettings` by name.
     silence : bool (default: True)
         Whether a client that is online and does not answer in time is quarantined. Each further silence makes
-        its quarantine longer, see `strategies.rounds.waiting.silence`.
+        its quarantine longer, see `strategies.rounds.waiting.silent_clients`.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..options import GuardSettings
 from ..selectors import checks
 from .buffered.directions import VersionedDirections
-from .limits import Limits, Remarks
+from .plausible_limits import Limits, Remarks
 from .recent_values import NORM, POLLED, TRAINED, RecentDirections, RecentValues, check_form, load
 
 _ABSURD = 2.0

@@ -28,6 +28,7 @@ from ..options import Budgets, Buffered, Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
 from .buffered.buffer import Buffer
+from .control_variates import ClientVariates
 from .guard import Guard
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
@@ -35,10 +36,9 @@ from .reported_norms import contradictions
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
-from .variates import ClientVariates
 from .waiting.over_selection import enough_replies, over_selected
-from .waiting.pace import Wait
-from .waiting.silence import Patience
+from .waiting.silent_clients import Patience
+from .waiting.wait_time import Wait
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000

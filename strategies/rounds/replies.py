@@ -18,8 +18,8 @@ from ..numerics import sketches
 from ..numerics.arrays import Bools, Floats, Ints
 from ..selectors import Selection
 from .aggregation import TOGETHER, Arrays, Model, UnusableError, Update
+from .control_variates import ClientVariates
 from .trained_clients import TrainedClients, TrainedModel, spread
-from .variates import ClientVariates
 
 LATE = "no reply by the deadline"
 """The failure of a client that did not reply in time."""

@@ -13,8 +13,8 @@ from ..flower.contents import of_kind
 from ..flower.exchanges import NodesGrid
 from ..flower.messages import CLOCKS_DIFFER
 from ..flower.metric_averages import averaged
+from ..rounds.control_variates import CONTROL
 from ..rounds.seeds import client_seed
-from ..rounds.variates import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ..clients.roster import Roster
     from ..flower.exchanges import ExchangeGrid
     from ..flower.messages import TrainingRound
+    from ..rounds.control_variates import ClientVariates
     from ..rounds.logic import RoundLogic
     from ..rounds.record import RoundRecord
     from ..rounds.replies import Reply
-    from ..rounds.variates import ClientVariates
     from ..selectors import Selection, Selector
     from ..selectors.settings import Schedule
     from ..server_steps.step import ServerStep

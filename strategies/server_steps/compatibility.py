@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from ..options import Buffered, Faults
 from ..selectors import Selector, available, selector_type
-from .votes import least_replies
+from .robust_aggregation import least_replies
 
 
 class View(Enum):

@@ -1,7 +1,8 @@
 """The server step, which a copy of a Flower strategy takes.
 
-This module handles strategies that step from the average. `votes` and `private` handle strategies that see
-single replies. `compatibility` determines which strategy may be used with which selector.
+This module handles strategies that step from the average. `robust_aggregation` and `differential_privacy`
+handle strategies that see single replies. `compatibility` determines which strategy may be used with which
+selector.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from ..selectors import selector_type
-from . import memory, private, votes
+from . import differential_privacy, robust_aggregation, strategy_state
 from .compatibility import View, refusal, view_of
 from .replies import Asked, Contribution
 
@@ -193,28 +194,30 @@ class ServerStep:
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply
-        remembered = memory.values(self.strategy)
+        remembered = strategy_state.values(self.strategy)
         asked = Asked(self.strategy, self.base)
         if self.view is View.AGGREGATE:
             stepped = asked.step(round, [asked.reply(messages[0], aggregate)])
         else:
-            shown = votes.usable(self.strategy, list(contributions))
-            least = votes.least_replies(self.strategy)
+            shown = robust_aggregation.usable(self.strategy, list(contributions))
+            least = robust_aggregation.least_replies(self.strategy)
             if len(shown) < least:
                 return Step(None, f"{len(shown)} replies that {_name(self.strategy)} can use: needs {least}")
             if self.view is View.ESTIMATES:
-                stepped = private.step(asked, round, arrays, shown, messages[0])
+                stepped = differential_privacy.step(asked, round, arrays, shown, messages[0])
             else:
-                stepped = votes.step(asked, round, shown, messages[0], copies=self.view is View.DRAWS)
+                stepped = robust_aggregation.step(
+                    asked, round, shown, messages[0], copies=self.view is View.DRAWS
+                )
         moved = None if stepped is None else _as_types_of(arrays, stepped)
         if moved is None:
-            memory.restore(self.strategy, remembered)
+            strategy_state.restore(self.strategy, remembered)
             return Step(None, f"the step of {_name(self.strategy)} is not finite")
         return Step(moved)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of everything that the strategy remembers, see `memory`."""
-        return memory.state_dict(self.strategy)
+        """Return copies of everything that the strategy remembers, see `strategy_state`."""
+        return strategy_state.state_dict(self.strategy)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore what `state_dict` returned.
@@ -224,7 +227,7 @@ class ServerStep:
         ValueError
             If the state belongs to a strategy of another class, or has an unknown key.
         """
-        memory.load_state_dict(self.strategy, state)
+        strategy_state.load_state_dict(self.strategy, state)
 
 
 def _settings_of(server_strategy: Strategy) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from strategies.clients.reports import GROUP, INVITATION, LOSS, STATUS, Report
 from tasks.base import batches
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 from ..support.client_app import DATA, DIGITS, MODEL, TRAIN, report, say
 

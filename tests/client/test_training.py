@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import tasks
 from strategies.flower.messages import read_report
 from tasks.base import GradientVariance
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 from ..support.client_app import DATA, DIGITS, MODEL, TRAIN, flat, moved, report, say, some_model
 

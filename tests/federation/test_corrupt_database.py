@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device.supervisor import LONGEST_RESTART
+from deploy.device.reconnect import LONGEST_RESTART
 from deploy.flower.corrupt_database import EXIT_CODE
 from deploy.hosting.server import Server
 from deploy.tls import certificates

@@ -32,7 +32,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from deploy.device.state import Device
+from deploy.device.device_folder import Device
 from deploy.hosting.server import Server
 from deploy.processes.groups import Process, stop
 from deploy.processes.ports import free_ports

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.runs.follower import Events, train
+from deploy.runs.follow_and_resume import Events, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 

@@ -10,7 +10,7 @@ from flwr.cli.build import build_fab_from_disk
 
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
-from deploy.page.app import FILES
+from deploy.page.http_interface import FILES
 
 from ..support.environments import ROOT
 

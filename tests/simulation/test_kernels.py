@@ -12,7 +12,7 @@ from simulation.kernels import MLP, Kernel, Loop, Plan, Softmax, kernel_of
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
 from strategies.rounds.seeds import client_seed
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 from ..support.simulators import KERNELS, data_of, start
 

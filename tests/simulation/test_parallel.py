@@ -11,7 +11,7 @@ import tasks
 from simulation.kernels import MLP, Kernel, Loop, Parallel, Plan, Softmax, parallel
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
-from tasks.data import FederatedData
+from tasks.federated_data import FederatedData
 
 from ..support.simulators import data_of, start
 

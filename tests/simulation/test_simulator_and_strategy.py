@@ -19,9 +19,9 @@ from simulation.simulator import Simulator
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
+from strategies.rounds.control_variates import create_variates
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
-from strategies.rounds.variates import create_variates
 from strategies.selectors import create
 
 from ..server.test_apps import DEFAULTS, federation

@@ -8,7 +8,7 @@ import tasks
 from simulation.kernels import MLP, Kernel, Softmax
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
-from tasks.data import FederatedData
+from tasks.federated_data import FederatedData
 
 SIZES = (1, 3, 5, 8, 16, 17, 40, 64, 65, 100)
 

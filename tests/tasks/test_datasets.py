@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import tasks
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import torch
 import tasks
 from simulation.kernels import Loop, Plan, kernel_of
 from simulation.kernels.torch_functional import Torch
-from tasks.data import Dataset, federate
-from tasks.network import Network
+from tasks.federated_data import Dataset, federate
+from tasks.models.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task
 
 
 def test_grey_images_of_another_size_fit() -> None:
-    from tasks.resnet import ResNet18
+    from tasks.models.resnet import ResNet18
 
     network = ResNet18("mnist")
     kernel: Any = kernel_of(network, "cpu")
@@ -85,7 +85,7 @@ def test_grey_images_of_another_size_fit() -> None:
 
 
 def test_data_without_images_are_refused() -> None:
-    from tasks.resnet import ResNet18
+    from tasks.models.resnet import ResNet18
 
     with pytest.raises(ValueError, match=r"^data set = 'sent140': must have images for ResNet-18$"):
         ResNet18("sent140")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import tasks
 from tasks import datasets
 from tasks.base import batches
-from tasks.data import Dataset
-from tasks.network import Network
+from tasks.federated_data import Dataset
+from tasks.models.network import Network
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +100,7 @@ def test_evaluation_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     task = tasks.create("digits-mlp")
     arrays, data = task.initial_arrays(1), task.test_data()
     whole = task.evaluate(arrays, data)
-    monkeypatch.setattr("tasks.network._CHUNK", 100)  # 100, 100, 100, 60
+    monkeypatch.setattr("tasks.models.network._CHUNK", 100)  # 100, 100, 100, 60
     assert task.evaluate(arrays, data) == pytest.approx(whole, rel=1e-6)
 
 
@@ -312,7 +312,7 @@ def test_unknown_names_and_values_are_refused(name: str, options: dict[str, Any]
 
 
 def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("torch", "tasks.network", "tasks.mlp"):
+    for module in ("torch", "tasks.models.network", "tasks.models.mlp"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(

@@ -1,7 +1,7 @@
 """DELTA's Table 2 on MNIST with the paper's network, clients and rounds: needs a GPU.
 
-`mnist` has the training, the selectors and the paper's terms. The paper has Fashion-MNIST, which could not be
-had here (`other_data`); its images have the form of MNIST's.
+`training` has the training, the selectors and the paper's terms. The paper has Fashion-MNIST, which could not
+be had here (`other_data`); its images have the form of MNIST's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.experiments.delta.mnist import FORM_OF_ALPHA, PAPER, run_table
 from benchmarks.experiments.delta.other_data import SHARED, network
+from benchmarks.experiments.delta.training import FORM_OF_ALPHA, PAPER, run_table
 from benchmarks.experiments.report import Experiment
 
 CNN = replace(SHARED, kernel=partial(network, "mnist-cnn"), threshold=80, common_threshold=90)

@@ -1,7 +1,7 @@
 """DELTA's experiments on the paper's own data: Fashion-MNIST, CIFAR-10, FEMNIST and CelebA.
 
-`mnist` has the training, the selectors and the paper's terms. The data could not be had here, so nobody has
-measured these experiments yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
+`training` has the training, the selectors and the paper's terms. The data could not be had here, so nobody
+has measured these experiments yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
 clients and α = 0.1 on Fashion-MNIST, 0.5 on CIFAR-10, or a fifth of the users on LEAF's data, mini-batches of
 32, 500 rounds, and the rates 0.01 and 0.1. As in `mnist`, a client takes 5 steps, not 5 epochs, and the
 selectors have their default settings.
@@ -22,7 +22,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
 import tasks
-from benchmarks.experiments.delta.mnist import (
+from benchmarks.experiments.delta.training import (
     BASELINE,
     FORM_OF_ALPHA,
     FULL_INFORMATION,
@@ -39,7 +39,7 @@ from benchmarks.experiments.delta.mnist import (
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import Kernel, kernel_of
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 
 TESTED = 5000
 """At most this many test images are used."""
@@ -86,7 +86,7 @@ def network(task: str) -> Kernel:
 
 def resnet(dataset: str) -> Kernel:
     """Return ResNet-18 for a data set of colour images. The paper does not say which norm its ResNet has."""
-    from tasks.resnet import ResNet18
+    from tasks.models.resnet import ResNet18
 
     return kernel_of(ResNet18(dataset))
 

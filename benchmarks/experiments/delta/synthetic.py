@@ -217,8 +217,8 @@ EXPERIMENTS = (
         "FedAvg.",
         note="Distances from the mean of all, (4, 0). Its pair: the pair that the paper assumes; expected: "
         "the mean over pairs drawn without replacement. MSE is that of the unbiased estimate, exact and "
-        "measured; here the order is reversed. Without replacement the selectors' weights are unbiased (the "
-        "rest is noise), plain 1/(K p) is not, unless all p are equal.",
+        "measured; DELTA has the largest MSE and IS the smallest. Without replacement the "
+        "selectors' weights are unbiased (the rest is noise), plain 1/(K p) is not, unless all p are equal.",
     ),
     Experiment(
         name="delta-variance",

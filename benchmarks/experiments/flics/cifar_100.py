@@ -32,7 +32,7 @@ from simulation.kernels import kernel_of
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 
 COARSE = {
     "aquatic mammals": "beaver dolphin otter seal whale",

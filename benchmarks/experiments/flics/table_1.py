@@ -20,7 +20,7 @@ from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import label_groups
 
 NUM_GROUPS, K = 10, 20

@@ -20,7 +20,8 @@ from benchmarks.experiments.osmd.least_squares import (
     train_fedavg,
     unlike_clients,
 )
-from benchmarks.experiments.osmd.section_f import ALPHA, PAPER, SIGMAS, K, M, T
+from benchmarks.experiments.osmd.section_f import PAPER, SIGMAS
+from benchmarks.experiments.osmd.section_f_selectors import ALPHA, K, M, T
 from benchmarks.experiments.regret import feedback_of
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats

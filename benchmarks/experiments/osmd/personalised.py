@@ -2,7 +2,7 @@
 
 The paper proposes the method and does not measure it, so the experiment is ours. Each of M = 100 clients has
 the same weight, and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
-`client.personal`::
+`client.personal_model`::
 
     φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   A_m = s_m diag(κ^((j-1)/(d-1) - 1)),   μ = 1
     β_m(w) = argmin_β φ_m(w, β; a'_m),   h(w) = (1/M) sum_m φ_m(w, β_m(w); a_m)

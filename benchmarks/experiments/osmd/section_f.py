@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -28,101 +28,25 @@ from benchmarks.experiments.osmd.least_squares import (
     train_scaffold,
     unlike_clients,
 )
-from benchmarks.experiments.regret import Oracle
+from benchmarks.experiments.osmd.section_f_selectors import (
+    K,
+    M,
+    Make,
+    Maker,
+    T,
+    make_authors,
+    make_f1,
+    make_f2,
+    make_f3,
+    make_f4,
+    make_scaffold,
+)
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
-M, K, T = 100, 5, 1000
-ALPHA = 0.4
 SIGMAS = (1.0, 3.0, 10.0)
 STEP_SIZES = (1.0, 0.5, 0.1, 0.05, 0.01)
-SCAFFOLD_RATE = 1e-3
-NORM_BOUND = 1e3
-"""Larger than any norm in section F."""
-
-
-class Maker:
-    """Makes the selectors of a comparison.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of all selectors, so that they draw with the same random numbers.
-    num_rounds : int
-        T.
-    """
-
-    def __init__(self, seed: int, num_rounds: int) -> None:
-        self._seed, self._num_rounds = seed, num_rounds
-
-    def __call__(self, name: str, **settings: Any) -> Selector:
-        """Return a new selector with this name in the registry."""
-        return create(name, M, clients_per_round=K, num_rounds=self._num_rounds, seed=self._seed, **settings)
-
-    def adaptive(
-        self, multiplier: float = 1.0, asked: Floats | None = None, rates: str = "v1", **settings: Any
-    ) -> Selector:
-        """Return Adaptive-OSMD with the scale-free γ.
-
-        Parameters
-        ----------
-        multiplier : float
-            Factor on the printed learning rates η.
-        asked : ndarray, shape (M,), or None
-            The norms of all clients before training. Their largest a is the first value of ā. In the paper ā
-            stays there (appendix C.3, and `told`); here a larger a that is seen later takes its place. With
-            None, ā is the largest a seen so far.
-        rates : "v1" or "v2"
-            The version of the paper whose learning rates are used.
-        **settings
-            Other keyword arguments of the selector. Without ``alpha`` it is 0.4.
-        """
-        selector = self(
-            "adaptive-osmd",
-            alpha=settings.pop("alpha", ALPHA),
-            rates=rates,
-            learning_rate_multiplier=multiplier,
-            **settings,
-        )
-        return selector if asked is None else _with_largest(selector, float(asked.max()))
-
-    def told(self, asked: Floats, rates: str = "v1", **settings: Any) -> Selector:
-        """Return Adaptive-OSMD whose ā stays at the largest a before training.
-
-        The parameters are those of `adaptive`.
-        """
-        a_max = float(asked.max() / M) ** 2
-        return self("adaptive-osmd", alpha=ALPHA, rates=rates, a_max=a_max, **settings)
-
-    def doubling(self) -> Selector:
-        """Return Adaptive-Doubling-OSMD with the first version's rates, and the scale-free γ.
-
-        ā of a block is the largest a that was seen in the block before. The first block makes no step, so
-        asking clients for their norms before training would change nothing.
-        """
-        return self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1")
-
-    def oracle(self, floor: float) -> Selector:
-        """Return the oracle, which uses the best probabilities p >= floor in each round."""
-        return Oracle(M, K, self._seed, floor)
-
-    def osmd(self, rate: float) -> Selector:
-        """Return OSMD (Algorithm 1) with the learning rate η = `rate` for losses not divided by ā."""
-        theory = K**2 * (ALPHA / M) ** 3 * math.sqrt(math.log(M) / (2 * self._num_rounds))  # η ā from eq. 11
-        multiplier = rate * (NORM_BOUND / M) ** 2 / theory
-        selector = self("osmd", alpha=ALPHA, rates="v1", learning_rate_multiplier=multiplier)
-        return _with_largest(selector, NORM_BOUND)
-
-
-def _with_largest(selector: Selector, largest_norm: float) -> Selector:
-    """Set the largest norm that a selector of the OSMD family has seen so far, which gives its ā."""
-    selector.load_state_dict({**selector.state_dict(), "reference": np.array(largest_norm)})
-    return selector
-
-
-Make = Callable[[Maker, Problem], Mapping[str, Selector]]
-"""Makes the selectors of a comparison: row of the table -> selector."""
 
 
 def _regret(track: Track, first: Track) -> float:
@@ -215,85 +139,6 @@ def _rounds(num_rounds: int, quick: bool) -> int:
     return num_rounds // 10 if quick else num_rounds
 
 
-def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.1: Adaptive-OSMD with printed and larger η, `uniform`, and the oracles."""
-    asked = problem.initial_norms()
-    return {
-        "uniform": new("uniform"),
-        "adaptive-osmd, v2": new.adaptive(1, asked, rates="v2"),
-        "adaptive-osmd": new.adaptive(1, asked),
-        "adaptive-osmd × 10": new.adaptive(10, asked),
-        "adaptive-osmd × 100": new.adaptive(100, asked),
-        "adaptive-osmd × 1000": new.adaptive(1000, asked),
-        "adaptive-osmd × 100, cold": new.adaptive(100),
-        "adaptive-osmd × 100, ā fixed": new.told(asked, learning_rate_multiplier=100.0),
-        "adaptive-doubling-osmd": new.doubling(),
-        "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
-        "optimal (oracle)": new.oracle(0),
-    }
-
-
-def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.2: `uniform`, the paper's samplers that learn, and `forecast`."""
-    asked = problem.initial_norms()
-    return {
-        "uniform": new("uniform"),
-        "adaptive-osmd": new.adaptive(1, asked),
-        "adaptive-osmd × 100": new.adaptive(100, asked),
-        "mabs": new("mabs"),
-        "vrb": new("vrb"),
-        "avare, cold": new("avare"),
-        "avare": new("avare", update_norms=asked),
-        "forecast, cold": new("forecast"),
-        "forecast": new("forecast", update_norms=asked),
-    }
-
-
-def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.1 and F.2, and `forecast`. Adaptive-OSMD has a fixed ā."""
-    asked = problem.initial_norms()
-    return {
-        "uniform": new("uniform"),
-        "adaptive-osmd": new.told(asked),
-        "adaptive-osmd, printed γ": new.told(asked, gamma="printed"),
-        "adaptive-osmd, v2": new.told(asked, rates="v2"),
-        "mabs": new("mabs"),
-        "vrb": new("vrb"),
-        "avare, cold": new("avare"),
-        "avare": new("avare", update_norms=asked),
-        "forecast, cold": new("forecast"),
-        "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
-        "optimal (oracle)": new.oracle(0),
-    }
-
-
-def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.3: Adaptive-OSMD with several α.
-
-    For each α there are two selectors. One has the printed learning rates η, which are proportional to α³.
-    The other, "fast", has 100 times the printed η of α = 0.4, whatever its α.
-    """
-    asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
-    selectors = {"uniform": new("uniform")}
-    for alpha in alphas:
-        selectors[f"α = {alpha:g}"] = new.adaptive(1, asked, alpha=alpha)
-    for alpha in alphas[:-1]:
-        multiplier = 100 * (ALPHA / alpha) ** 3
-        selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, asked, alpha=alpha)
-    return selectors
-
-
-def make_f4(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.4, which draw with or without replacement."""
-    asked = problem.initial_norms()
-    selectors = {}
-    for replacement, how in ((True, "with"), (False, "without")):
-        selectors[f"uniform, {how}"] = new("uniform", replacement=replacement)
-        selectors[f"adaptive-osmd, {how}"] = new.adaptive(1, asked, replacement=replacement)
-        selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, asked, replacement=replacement)
-    return selectors
-
-
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Run F.5: compare with probabilities in proportion to the Lipschitz constants of clients' gradients.
 
@@ -370,17 +215,6 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
                     cells[row, f"{panel}: power of t"] = math.log2(y[-1] / y[num_rounds // 2 - 1])
             cells[row, "variation a round"] = float(steps.mean())
     return Outcome(cells, panels)
-
-
-def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of appendix E of the later version, which are trained with SCAFFOLD."""
-    return {
-        "uniform": new("uniform"),
-        f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
-        "osmd, rate of theory": new("osmd"),
-        "adaptive-osmd × 100, cold": new.adaptive(100),
-        "forecast, cold": new("forecast"),
-    }
 
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper)"

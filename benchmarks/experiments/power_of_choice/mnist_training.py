@@ -36,8 +36,8 @@ from simulation.kernels import MLP
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from tasks.data import Dataset, FederatedData, federate
 from tasks.datasets import InMemory
+from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import dirichlet
 
 M = 100

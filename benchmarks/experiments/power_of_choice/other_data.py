@@ -42,7 +42,7 @@ from simulation.kernels import MLP, Kernel, kernel_of
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Ints
 from tasks import datasets
-from tasks.data import Dataset, FederatedData, federate
+from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import dirichlet
 
 

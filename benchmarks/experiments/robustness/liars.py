@@ -25,9 +25,9 @@ from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Faults, GuardSettings
-from strategies.rounds.limits import believed_sizes
+from strategies.rounds.plausible_limits import believed_sizes
 from tasks.base import Arrays, Metrics
-from tasks.data import Dataset, FederatedData
+from tasks.federated_data import Dataset, FederatedData
 
 NUM_CLIENTS, CLIENTS_PER_ROUND, NUM_ROUNDS = 20, 5, 60
 LIARS = (3, 9, 16)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 
 class Engine(Protocol):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from benchmarks.throughput.workloads import Parameters, Workload
     from simulation.kernels import Kernel
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 
 class Batched:

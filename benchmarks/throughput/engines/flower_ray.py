@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.throughput.workloads import Parameters
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
 from strategies.options import Faults, GuardSettings, Polling
 from tasks.base import batches
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 from .gate import ENDLESS, Gate
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.throughput.workloads import Parameters, Workload
     from strategies.rounds.record import RoundRecord
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 # Rounds between two evaluations. pfl always evaluates in round 0, which is not measured.
 NEVER = 1_000_000_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.data import FederatedData
+    from tasks.federated_data import FederatedData
 
 
 class Products:

@@ -47,10 +47,10 @@ of a message in one push session.
 - A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
 - It ends within seconds of SIGTERM. If a program follows the log of a run, stock Flower first waits for the
   end of the run.
-- Its Fleet API has a front door (`guards.front_door`, `sockets`). The front door authenticates a request
+- Its Fleet API has a front door (`guards.request_checks`, `sockets`). The front door authenticates a request
   before it reads the request. It limits the requests of each node, closes the connections of strangers, and
   logs why it refuses a request.
-- Its Fleet API has a gate (`guards.gate`), which ends TLS and limits connections and headers.
+- Its Fleet API has a gate (`guards.connection_gate`), which ends TLS and limits connections and headers.
 - A node cannot authenticate with its own key and be activated with another node's key. Stock Flower allows
   it.
 - A node can send one reply to a message that it received. The reply may have at most four times the bytes of

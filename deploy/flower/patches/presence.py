@@ -125,7 +125,7 @@ class Presence:
         """Let states of this class activate a node that counts as online, if the node's connection has ended.
 
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
-        (`guards/front_door.py`) activates a node only if the sender has proved to have the node's key.
+        (`guards/request_checks.py`) activates a node only if the sender has proved to have the node's key.
         """
         activate: Any = state.activate_node  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector
-from .mixture import ExpertsSettings
+from .experts import ExpertsSettings
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.coverage import ALL, PAPERS, Row, commands, page
 from deploy import cli
-from strategies.rounds.variates import KINDS
+from strategies.rounds.control_variates import KINDS
 from strategies.selectors import available, selector_type
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "papers.md"

@@ -5,21 +5,14 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.delta import mnist as delta_mnist
+from benchmarks.experiments.delta import training
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.mnist import (
-    BASELINE,
-    FIGURE_2,
-    METHODS,
-    SPLIT,
-    TABLES,
-    Backbone,
-    Method,
-    Run,
-)
+from benchmarks.experiments.delta.mnist import FIGURE_2, SPLIT, TABLES
+from benchmarks.experiments.delta.training import BASELINE, METHODS, Backbone, Method, Run
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
-from tasks.data import Dataset
+from tasks.federated_data import Dataset
 
 BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 
@@ -62,7 +55,7 @@ def shrunk(experiment):
 def one_run(mnist, method=METHODS[BASELINE], seed=0, **changes):
     federation = replace(small(TABLES), **changes)
     images = datasets.load("mnist", str(mnist))
-    return delta_mnist.train_all(federation, {"row": method}, seed, images)["row"]
+    return training.train_all(federation, {"row": method}, seed, images)["row"]
 
 
 @pytest.mark.parametrize("experiment", BY_NAME.values(), ids=lambda each: each.name)
@@ -165,12 +158,12 @@ def test_the_model_learns_and_norms_are_those_of_the_selected_clients(mnist):
 def test_selectors_get_the_papers_settings(mnist, monkeypatch):
     asked = {}
 
-    class Spy(delta_mnist.Simulator):
+    class Spy(training.Simulator):
         def __init__(self, data, kernel, selector, **settings):
             asked[selector] = settings
             super().__init__(data, kernel, selector, **settings)
 
-    monkeypatch.setattr(delta_mnist, "Simulator", Spy)
+    monkeypatch.setattr(training, "Simulator", Spy)
     for name in ("pow-d", "prac-delta", "delta", "md"):
         one_run(mnist, Method(name), num_rounds=1)
     assert asked["pow-d"]["selector_settings"] == {"num_candidates": 8}
@@ -185,7 +178,7 @@ def test_selectors_get_the_papers_settings(mnist, monkeypatch):
 @pytest.mark.parametrize(
     "backbone",
     [
-        delta_mnist.MOMENTUM,
+        training.MOMENTUM,
         Backbone(proximal_mu=5.0),
         Backbone(variates="fedvarp"),
         *(each.backbone for each in delta_mnist.TABLE_6.values()),
@@ -203,7 +196,7 @@ def test_a_backbone_changes_the_run(mnist, backbone):
 def test_the_federations_are_the_papers():
     assert (FIGURE_2.num_clients, FIGURE_2.clients_per_round, FIGURE_2.num_rounds) == (200, 10, 500)
     assert FIGURE_2.learning_rate == 0.01
-    assert (delta_mnist.LOCAL_STEPS, delta_mnist.BATCH_SIZE) == (5, 32)
+    assert (training.LOCAL_STEPS, training.BATCH_SIZE) == (5, 32)
     assert TABLES.clients_per_round / TABLES.num_clients == 20 / 300
     labels = np.arange(6000) % 10
     images = datasets.InMemory(np.zeros((6000, 4), np.uint8), labels)

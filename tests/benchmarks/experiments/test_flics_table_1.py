@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.experiments.flics import table_1 as figures
 from strategies.selectors import create
-from tasks.data import FederatedData
+from tasks.federated_data import FederatedData
 
 ROWS = ("Poisson", "trace, correlated")
 

@@ -14,6 +14,7 @@ from benchmarks.experiments.osmd.least_squares import (
     unlike_clients,
 )
 from benchmarks.experiments.osmd.logistic_regression import _split, lipschitz_constants
+from benchmarks.experiments.osmd.section_f_selectors import K, M, Maker
 from benchmarks.experiments.regret import Oracle
 from strategies.selectors import create
 from strategies.selectors.baselines.uniform import UniformSelector
@@ -127,13 +128,12 @@ def test_no_distribution_above_the_floor_beats_the_oracle():
 
 def test_a_fixed_rate_of_osmd_is_the_rate_of_the_raw_feedback():
     rate, norms = 1e-3, np.array([30.0, 7.0, 1.0, 0.5, 2.0])
-    selector = section_f.Maker(seed=1, num_rounds=100).osmd(rate)
+    selector = Maker(seed=1, num_rounds=100).osmd(rate)
     selection = selector.select(1)
     sent = norms[: selection.clients.size]
     selector.update(1, selection, feedback(sent))
-    w = np.full(section_f.M, 1 / section_f.M)
-    a = (sent / section_f.M) ** 2
-    w[selection.clients] *= np.exp(rate * selection.importance * a / (section_f.K / section_f.M**2))
+    w, a = np.full(M, 1 / M), (sent / M) ** 2
+    w[selection.clients] *= np.exp(rate * selection.importance * a / (K / M**2))
     assert selector.probabilities == pytest.approx(w / w.sum(), rel=1e-9)  # nobody is near the floor yet
 
 

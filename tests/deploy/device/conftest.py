@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device.state import Device
+from deploy.device.device_folder import Device
 from deploy.tls import certificates
 
 

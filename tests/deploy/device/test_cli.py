@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.device import supervisor
-from deploy.device.state import Device
+from deploy.device import reconnect
+from deploy.device.device_folder import Device
 
 from ...support.devices import BUNDLE, run_cli
 from ...support.processes import linux
@@ -68,7 +68,7 @@ def test_a_status_from_before_a_power_failure_is_ignored(
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
     said = {"state": "online", "text": "online as pi-1", "since": "yesterday", "pid": os.getpid()}
     for text in (json.dumps(said), json.dumps({**said, "pid": 4194304}), '{"state"', ""):
-        (device.folder / supervisor.STATUS).write_text(text)
+        (device.folder / reconnect.STATUS).write_text(text)
         code, output = run_cli("status", "--state-dir", str(device.folder))
         assert (code, output.splitlines()[0]) == (1, "pi-1: not running")
 
@@ -77,7 +77,7 @@ def test_a_status_from_before_a_power_failure_is_ignored(
 def test_a_status_cannot_command_the_terminal(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
     said = {"state": "off", "text": "gone\x1b[2J", "since": "\x1b]52;c;cm0gLXJmIH4=\x07"}
-    (device.folder / supervisor.STATUS).write_text(json.dumps(said))
+    (device.folder / reconnect.STATUS).write_text(json.dumps(said))
     _, output = run_cli("status", "--state-dir", str(device.folder))
     assert output.splitlines()[0] == r"pi-1: gone\x1b[2J, since \x1b]52;c;cm0gLXJmIH4=\x07"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from deploy.device.device_folder import Device, Settings
 from deploy.device.invitation import Invitation, check_name, check_server
-from deploy.device.state import Device, Settings
 from deploy.tls import certificates
 
 from ...support.devices import BUNDLE, mode
@@ -56,7 +56,7 @@ def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise ValueError("invitation: another device has used it")
         keys.append(key)
 
-    monkeypatch.setattr("deploy.device.state.enrol", enrol)
+    monkeypatch.setattr("deploy.device.device_folder.enrol", enrol)
     return keys
 
 
@@ -109,7 +109,7 @@ def test_a_device_that_missed_the_answer_shows_the_same_key_again(
         if len(shown) < 3:
             raise ValueError("server: no answer")
 
-    monkeypatch.setattr("deploy.device.state.enrol", enrol)
+    monkeypatch.setattr("deploy.device.device_folder.enrol", enrol)
     path, device = an_invitation(tmp_path, authority), Device(tmp_path / "state")
     for _ in range(2):
         with pytest.raises(ValueError, match="no answer"):

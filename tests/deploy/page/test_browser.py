@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from deploy.page.link import TOKEN, address
+from deploy.page.secret_link import TOKEN, address
 from deploy.processes.ports import free_ports
 
-from .test_app import write
-from .test_data import MARKUP, lines_of
+from .test_http_interface import write
+from .test_run_sources import MARKUP, lines_of
 
 BROWSER = shutil.which("chromium")
 DRIVER = shutil.which("chromedriver")

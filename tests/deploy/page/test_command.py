@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from deploy.cli import cli
 from deploy.hosting.server import Server
 
-from .test_app import write
-from .test_data import lines_of
+from .test_http_interface import write
+from .test_run_sources import lines_of
 
 
 def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import httpx
 import yaml
 
 from deploy.page import container
-from deploy.page.link import address
+from deploy.page.secret_link import address
 from deploy.processes.ports import free_ports
 
-from .test_app import write
-from .test_data import lines_of
+from .test_http_interface import write
+from .test_run_sources import lines_of
 
 ROOT = Path(__file__).parents[3]
 ROLE = """

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.page.link import address
 from deploy.page.process import PageProcess
+from deploy.page.secret_link import address
 from deploy.processes.groups import wait_until
 
-from .test_app import write
-from .test_data import lines_of
+from .test_http_interface import write
+from .test_run_sources import lines_of
 
 PATIENCE = 60.0
 

@@ -151,7 +151,7 @@ def test_a_program_that_must_not_start_is_tried_again_later(supervise: Callable[
 
 
 @pytest.mark.parametrize(
-    "module", ["deploy.processes.supervisor", "deploy.device.supervisor", "deploy.container.supervisor"]
+    "module", ["deploy.processes.supervisor", "deploy.device.reconnect", "deploy.container.supervisor"]
 )
 def test_supervisors_import_the_standard_library_only(module: str) -> None:
     """They stay in the memory of small devices."""

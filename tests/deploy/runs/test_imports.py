@@ -15,7 +15,7 @@ import numpy as np
 from flwr_cohort import ProbabilitySelector, Selector
 from flwr_cohort.selectors import register
 from tasks import register as register_task
-from tasks.softmax import Softmax
+from tasks.models.softmax import Softmax
 import flwr_cohort.selectors.base, strategies
 
 assert Selector is strategies.Selector is flwr_cohort.selectors.base.Selector

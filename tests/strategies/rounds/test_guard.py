@@ -10,7 +10,7 @@ from strategies.checkpoint import VERSION
 from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
 from strategies.rounds.guard import Guard, Judgement
-from strategies.rounds.limits import Limits, believed_sizes
+from strategies.rounds.plausible_limits import Limits, believed_sizes
 
 NAN, INF = math.nan, math.inf
 

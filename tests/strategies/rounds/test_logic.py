@@ -8,10 +8,10 @@ import pytest
 from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.aggregation import TOGETHER
+from strategies.rounds.control_variates import ClientVariates, FedVARP
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Chosen, Outcome
-from strategies.rounds.variates import ClientVariates, FedVARP
 from strategies.rounds.waiting.over_selection import enough_replies
 from strategies.selectors import Selection, available, create, selector_type
 

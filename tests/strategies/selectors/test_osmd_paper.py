@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from strategies.selectors import create
-from strategies.selectors.osmd.mixture import ExpertsSelector
+from strategies.selectors.osmd.experts import ExpertsSelector
 
 from ...support.selections import feedback
 

@@ -7,9 +7,9 @@ import pytest
 
 from strategies.clients.reports import Report
 from strategies.options import Faults
+from strategies.rounds.control_variates import create_variates
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
-from strategies.rounds.variates import create_variates
 from strategies.selectors import Feedback, Selection, create
 from strategies.selectors.osmd.personalised_osmd import part_norms
 

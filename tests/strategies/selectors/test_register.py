@@ -10,7 +10,7 @@ from simulation.simulator import Simulator
 from strategies import SelectionStrategy, selectors
 from strategies.selectors import registry
 from strategies.selectors.baselines.md import MultinomialSelector
-from tasks.data import FederatedData
+from tasks.federated_data import FederatedData
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
 from deploy.flower.patches.guards.refusal_log import RefusalLog
 from deploy.flower.patches.sockets import sender
-from deploy.flower.registry import Refused, Registry
+from deploy.flower.registered_clients import Refused, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

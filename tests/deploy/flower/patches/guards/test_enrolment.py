@@ -20,7 +20,7 @@ from deploy.device.enrolment import enrol
 from deploy.flower.commands import INVITATION_HEADER
 from deploy.flower.patches.guards import enrolment
 from deploy.flower.patches.guards.enrolment import AT_ONCE, MAX_REQUEST, METHOD, Enrolment
-from deploy.flower.registry import DAY, Refused, Registry
+from deploy.flower.registered_clients import DAY, Refused, Registry
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 

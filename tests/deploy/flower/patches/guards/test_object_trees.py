@@ -29,8 +29,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from deploy.flower.patches.guards.front_door import Refused
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
+from deploy.flower.patches.guards.request_checks import Refused
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64

@@ -4,7 +4,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives import asymmetric
 
-from deploy.flower.patches.guards.front_door import _Signatures
+from deploy.flower.patches.guards.request_checks import _Signatures
 
 
 def test_only_the_same_signature_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:

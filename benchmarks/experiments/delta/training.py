@@ -1,0 +1,333 @@
+"""The data, the selectors and the training of DELTA's experiments with real data.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
+section 5 and appendices B.2, H.2 and H.3. In the paper n of m clients train in a round. Here these numbers
+are K and M. `mnist`, `mnist_cnn` and `other_data` have the experiments.
+
+The paper's terms have the following meanings in this module:
+
+- **FedAvg** is `md`, which draws clients in proportion to their data. **FedPracDELTA** is `prac-delta`,
+  **FedPracIS** is `prac-is`, **Cluster-based IS** is `cluster-is` with two centres, and **Power-of-Choice**
+  is `pow-d` with d = 2K, whose candidates are drawn in proportion to data (the paper: "randomly from all
+  clients"; this differs only where sizes do, in `delta-split`). **FedIS** and **FedDELTA** know all clients'
+  updates before each round. They are `fed-is` and `delta`, for which all clients train in every round. The
+  tables run the practical forms only. The paper's Tables 4 to 7 and 9 name FedIS and DELTA, and do not say
+  whether these know all updates. (Nor does Table 8, but it repeats numbers of Table 2's practical forms.)
+- **Cluster-based IS** has the norm of each client's last participation. The paper does not say whether its
+  clusters are made from these norms, or from those of all clients in this round.
+- All of these but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and
+  has the weight of two draws. The paper has both ways in its theorems, and does not say which one its
+  experiments have.
+- Three defaults of the **importance samplers** leave the paper: a tenth of their draws is uniform; the
+  diversities of `delta` and `prac-delta` are divided by the number of local steps; and those of `prac-delta`
+  are distances from the mean with the weights of the round, instead of the plain mean.
+- **non-iid**: each client draws its classes from its own proportions ~ Dir(α p), where p are the shares of
+  the classes in the data, as in Hsu et al. 2019, to whom the paper refers. So with ten classes, α = 0.5 is a
+  parameter of 0.05 for each class, and on average four fifths of a client's images are of one class. Many
+  others give α to each class. Then with α = 0.5 two fifths are of one class. The paper does not say which
+  form it has. α is 0.5 unless an experiment gives another value. All clients have equally many images, since
+  the paper weights clients equally.
+- **momentum** is on the server (Flower's FedAvgM, γ = 0.9). The paper does not say where it is. The method
+  that the paper cites has it on the clients.
+- **proximal** is FedProx's term with μ = 0.01. **Adagrad** and **Adam** are FedAdagrad and FedAdam with
+  η = 0.01.
+- **FedVARP** uses the selector's weights, so that the aggregate is unbiased
+  (`strategies.rounds.control_variates`). In the paper the selected clients renew their stored updates, and
+  the aggregate is the plain mean of all stored updates. Selectors learn from the norms and diversities of the
+  updates minus the stored ones; the paper has those of the updates.
+- **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
+  best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper's five best are
+  those of the plateau at the end, in Table 2 of the last 4 % of the rounds.
+- **Rounds to a threshold** is the first measured round with an accuracy at or above the threshold.
+
+All selectors of a seed share the data, the initial model and each client's mini-batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from flwr.serverapp.strategy import FedAvgM, Strategy
+
+from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
+from benchmarks.experiments.report import Cell, Curve, Outcome
+from simulation.kernels import Kernel
+from simulation.simulator import Simulator
+from strategies.numerics.arrays import Floats
+from strategies.selectors import register
+from tasks import datasets
+from tasks.federated_data import Dataset, FederatedData, federate
+from tasks.partitions import share_out
+
+PAPER = "Wang, Guo, Lin, Tang 2023"
+FORM_OF_ALPHA = (
+    "α is that of Hsu et al. 2019, to whom the paper refers: each of ten classes has the Dirichlet parameter "
+    "α/10. The paper may mean α for each class."
+)
+
+
+class Method(NamedTuple):
+    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+
+    selector: str
+    settings: Mapping[str, Any] = {}
+
+
+BASELINE = "FedAvg"
+"""The row with which all other rows are compared."""
+METHODS = {
+    BASELINE: Method("md"),
+    "Cluster-IS": Method("cluster-is"),
+    "PracIS": Method("prac-is"),
+    "PracDELTA": Method("prac-delta"),
+    "forecast": Method("forecast"),
+}
+POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
+FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}
+LOCAL_STEPS, BATCH_SIZE = 5, 32
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The training method that the selectors are combined with.
+
+    Attributes
+    ----------
+    make_strategy : Callable or None
+        Makes the server strategy; None = FedAvg.
+    proximal_mu : float
+        FedProx's μ; 0 = no proximal term.
+    variates : {"fedvarp"} or None
+        Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
+    """
+
+    make_strategy: Callable[[], Strategy] | None = None
+    proximal_mu: float = 0.0
+    variates: Literal["fedvarp"] | None = None
+
+
+MOMENTUM = Backbone(partial(FedAvgM, server_learning_rate=1.0, server_momentum=0.9))
+PROXIMAL = Backbone(proximal_mu=0.01)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The data, the model and the training.
+
+    Attributes
+    ----------
+    kernel : Kernel or Callable
+        The model, or a function without arguments that makes it (networks in torch).
+    partition : str
+        Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
+    num_clients, clients_per_round, num_rounds : int
+        M, K and T.
+    learning_rate : float
+        Learning rate of local SGD, which takes 5 steps on mini-batches of 32.
+    evaluate_every : int
+        Number of rounds between two measurements of the accuracy. T is a multiple of it.
+    threshold : float
+        Accuracy in %. The tables show the number of rounds to reach it.
+    backbone : Backbone
+        The training method that the selectors are combined with.
+    common_threshold : float, optional
+        A second threshold, in a column of its own.
+    """
+
+    kernel: Kernel | Callable[[], Kernel]
+    partition: str
+    num_clients: int
+    clients_per_round: int
+    num_rounds: int
+    learning_rate: float
+    evaluate_every: int
+    threshold: float
+    backbone: Backbone = Backbone()
+    common_threshold: float | None = None
+
+    def data(self, images: datasets.Halves, seed: int) -> FederatedData:
+        """Distribute the training images over the clients."""
+        parts = share_out(self.partition, images.train.labels, self.num_clients, seed)
+        return federate(images.train, parts.clients)
+
+    def test(self, images: datasets.Halves) -> Dataset:
+        """Return the images on which the accuracy is measured."""
+        return images.test.take(slice(None))
+
+    def quick(self) -> Federation:
+        """Return this federation with a fifth of the rounds."""
+        return replace(self, num_rounds=self.num_rounds // 5)
+
+
+class Run(NamedTuple):
+    """The result of one selector.
+
+    Attributes
+    ----------
+    accuracy : Curve
+        Test accuracy in %, after the rounds in which it is measured.
+    norms : ndarray, shape (T, 2)
+        The mean and the least ||g_m|| of the selected clients in each round.
+    seconds : ndarray, shape (T,)
+        The time of each round on this machine, without measurements of the accuracy.
+    """
+
+    accuracy: Curve
+    norms: Floats
+    seconds: Floats
+
+    def best(self, count: int, until: int | None = None) -> float:
+        """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
+
+        If fewer were measured, return the mean of all.
+        """
+        rounds, accuracies = self.accuracy
+        there = accuracies if until is None else accuracies[rounds <= until]
+        return float(np.sort(there)[-count:].mean())
+
+    def reached(self, threshold: float) -> float:
+        """Return the first measured round with an accuracy >= `threshold`, or NaN if there is none."""
+        return self.accuracy.first(self.accuracy.y >= threshold)
+
+    def seconds_to(self, threshold: float) -> float:
+        """Return the time of the rounds until `reached`, or NaN."""
+        round = self.reached(threshold)
+        return round if np.isnan(round) else float(self.seconds[: int(round)].sum())
+
+
+def train(federation: Federation, data: FederatedData, test: Dataset, method: Method, seed: int) -> Run:
+    """Train a federation with one selector."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
+    backbone, settings = federation.backbone, dict(method.settings)
+    if method.selector == LargeClustersSelector.name:
+        register(LargeClustersSelector)  # not on import: the selector is of this experiment only
+    if method.selector == "pow-d":
+        settings["num_candidates"] = 2 * federation.clients_per_round
+    if method.selector in ("delta", "prac-delta"):
+        settings["local_steps"] = LOCAL_STEPS
+    simulator = Simulator(
+        data,
+        federation.kernel if isinstance(federation.kernel, Kernel) else federation.kernel(),
+        method.selector,
+        clients_per_round=federation.clients_per_round,
+        num_rounds=federation.num_rounds,
+        learning_rate=federation.learning_rate,
+        batch_size=BATCH_SIZE,
+        local_steps=LOCAL_STEPS,
+        seed=seed,
+        selector_settings=settings,
+        server_strategy=backbone.make_strategy and backbone.make_strategy(),
+        proximal_mu=backbone.proximal_mu,
+        variates=backbone.variates,
+    )
+    rounds = np.arange(federation.evaluate_every, federation.num_rounds + 1.0, federation.evaluate_every)
+    accuracy, norms, seconds = [], [], []
+    for _ in range(federation.num_rounds):
+        start = time.perf_counter()
+        told = simulator.step().feedback.update_norms
+        seconds.append(time.perf_counter() - start)
+        norms.append((told.mean(), told.min()))
+        if simulator.round % federation.evaluate_every == 0:
+            accuracy.append(100 * simulator.evaluate(test).accuracy)
+    return Run(Curve(rounds, np.array(accuracy)), np.array(norms), np.array(seconds))
+
+
+def train_all(
+    federation: Federation, methods: Mapping[str, Method], seed: int, images: datasets.Halves
+) -> dict[str, Run]:
+    """Train a federation with each selector; `methods` and the result have the rows of the table as keys."""
+    data, test = federation.data(images, seed), federation.test(images)
+    return {row: train(federation, data, test, method, seed) for row, method in methods.items()}
+
+
+def run_figure(
+    seed: int,
+    path: Path,
+    *,
+    federation: Federation,
+    methods: Mapping[str, Method],
+    baseline: str = BASELINE,
+    dataset: str = "mnist",
+    quick: bool = False,
+) -> Outcome:
+    """Compare selectors as in figures 2 and 6: accuracies over the rounds, and norms of the selected clients.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the split, the training and the selectors.
+    path : Path
+        The data set as an .npz file.
+    federation : Federation
+        The federation.
+    methods : mapping of str to Method
+        Row of the table -> selector.
+    baseline : str
+        The row with which the others are compared.
+    dataset : str (default: "mnist")
+        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
+    quick : bool (default: False)
+        Whether to train for a fifth of the rounds.
+    """
+    federation = federation.quick() if quick else federation
+    end = federation.num_rounds
+    stages = {"at 1/5": end // 5, "at 3/5": 3 * end // 5, "at the end": end}
+    runs = train_all(federation, methods, seed, datasets.load(dataset, str(path)))
+    cells: dict[Cell, float] = {}
+    for row, run in runs.items():
+        for stage, until in stages.items():
+            cells[row, stage] = run.best(10, until)
+        cells[row, f"rounds to {federation.threshold:g} %"] = run.reached(federation.threshold)
+        late = run.norms[end // 2 :].mean(axis=0)
+        cells[row, "mean norm"], cells[row, "least norm"] = map(float, late)
+        for stage, until in stages.items():
+            if row != baseline:
+                cells[row, f"over {baseline} {stage}"] = run.best(10, until) - runs[baseline].best(10, until)
+    return Outcome(cells, {"": {row: run.accuracy for row, run in runs.items()}})
+
+
+def run_table(
+    seed: int,
+    path: Path,
+    *,
+    federations: Mapping[str, Federation],
+    methods: Mapping[str, Method] = METHODS,
+    dataset: str = "mnist",
+    timed: bool = False,
+    quick: bool = False,
+) -> Outcome:
+    """Compare selectors as in the paper's tables, in several federations. Each has its group of rows.
+
+    Parameters
+    ----------
+    seed, path, methods, dataset, quick
+        See `run_figure`.
+    timed : bool (default: False)
+        Whether the table has the seconds to the threshold, which are not a function of the seed.
+    federations : mapping of str to Federation
+        Prefix of a group's row labels -> federation.
+    """
+    images = datasets.load(dataset, str(path))
+    cells: dict[Cell, float] = {}
+    curves: dict[str, dict[str, Curve]] = {}
+    for group, federation in federations.items():
+        runs = train_all(federation.quick() if quick else federation, methods, seed, images)
+        for row, run in runs.items():
+            name = f"{group}: {row}"
+            cells[name, "accuracy, %"] = run.best(5)
+            if row != BASELINE:
+                cells[name, "over FedAvg, points"] = run.best(5) - runs[BASELINE].best(5)
+            cells[name, "rounds to threshold"] = run.reached(federation.threshold)
+            if timed:
+                cells[name, "seconds to threshold"] = run.seconds_to(federation.threshold)
+            if federation.common_threshold is not None:
+                cells[name, "rounds to common threshold"] = run.reached(federation.common_threshold)
+        curves[group] = {row: run.accuracy for row, run in runs.items()}
+    return Outcome(cells, curves)

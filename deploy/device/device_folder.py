@@ -1,0 +1,369 @@
+"""A device's folder. It contains the key, the authority's certificate and the settings.
+
+Only the folder's owner can read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+
+from client.device_limits import properties_of
+from deploy.device.enrolment import enrol
+from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
+from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
+from deploy.flower.commands import python
+from deploy.flower.config import write_config
+from deploy.flower.flwr_cli import flower_environment
+from deploy.tls import certificates
+from strategies.checkpoint import replacing
+from strategies.clients.printable import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deploy.flower.config import ConfigValue
+
+SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
+PAUSE_FILE = "paused"  # this file exists while the device is paused
+MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
+# The environment variables that set the numbers of threads: of OpenMP (torch, scikit-learn), OpenBLAS and MKL
+# (NumPy).
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a device takes part: the options of `cohort client join`, saved for later starts.
+
+    The constructor raises ValueError if a value is not allowed.
+    """
+
+    name: str
+    """The client's name. The server uses the name under which the device's key is registered."""
+    server: str
+    """The address of the SuperLink's Fleet API, "host:port"."""
+    nice: int = 10
+    """The scheduling niceness of the client's processes, in [0, 19]."""
+    threads: int = 1
+    """The number of threads for computing, in [1, 1024]."""
+    memory_limit: int | None = None
+    """The memory limit of all the client's processes together, MB, >= `MIN_MEMORY`; None for no limit."""
+    min_battery: float = 30.0
+    """A charge of the battery, %, in [0, 100]. Below this charge the device trains only while charging."""
+    max_temperature: float = 80.0
+    """A temperature of the processor, °C, in [0, 150]. Above this temperature the device does not train."""
+    allow_metered: bool = False
+    """Whether the device trains while it is on a metered network."""
+    partition: str = ""
+    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" for `data`."""
+    data: str = ""
+    """The path of an .npz file with the device's own samples (see `client.data_file`); "" for `partition`."""
+    group: str = ""
+    """The client's group, which the client reports to the server; "" for no group."""
+    private_group: str = ""
+    """The client's group for selectors with private groups; "" for no group.
+
+    The client reports this group by randomised response only (see `client.privacy`).
+    """
+    cost: float | None = None
+    """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
+    energy: float | None = None
+    """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
+    properties: str = ""
+    """What the client reports about itself, for a run's `eligible`: "region=eu,tags=day|night"."""
+    bundle: str = ""
+    """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_server(self.server)
+        for name, low, high in (("nice", 0, 19), ("threads", 1, 1024), ("min_battery", 0, 100),
+                                ("max_temperature", 0, 150)):  # fmt: skip
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name.replace('_', '-')} = {value}: must be between {low} and {high}")
+        for name in ("group", "private_group"):
+            check_group(name, getattr(self, name))
+        for name in ("cost", "energy"):
+            if (number := getattr(self, name)) is not None and not 0 <= number < inf:
+                raise ValueError(f"{name} = {number}: must be a finite number of at least 0")
+        properties_of({"properties": self.properties})
+        if self.memory_limit is not None and self.memory_limit < MIN_MEMORY:
+            raise ValueError(f"memory-limit = {self.memory_limit}: must be at least {MIN_MEMORY} (MB)")
+        if self.bundle:
+            check_bundle(self.bundle)
+        if self.partition and self.data:
+            raise ValueError(f"partition = {self.partition}: cannot be combined with data = {self.data}")
+        self.part()
+
+    def check_data(self) -> None:
+        """Raise ValueError if `data` is given and this file is missing or cannot be used."""
+        if not self.data:
+            return
+        if not Path(self.data).is_file():
+            raise ValueError(f"data = {self.data}: there is no such file")
+        from client.data_file import read_data_file  # imported late: NumPy takes memory of a waiting device
+
+        read_data_file(Path(self.data))
+
+    def part(self) -> tuple[int, int] | None:
+        """Return i and N of `partition`; None if `partition` is empty."""
+        if not self.partition:
+            return None
+        index, slash, count = self.partition.partition("/")
+        if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+            raise ValueError(
+                f"partition = {self.partition!r}: must be i/N with i in 0..N-1, for example 0/10"
+            )
+        return int(index), int(count)
+
+
+@dataclass(frozen=True)
+class Device:
+    """The state of a device, in its folder."""
+
+    folder: Path
+    """The folder, which `accept` or `introduce` makes."""
+
+    def key_line(self) -> str:
+        """Return the device's public key as the line of text that the operator registers."""
+        return (self.folder / f"{KEY}.pub").read_text().strip()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the device has joined. The settings are written last, after the key and the certificate."""
+        return (self.folder / SETTINGS).exists()
+
+    @property
+    def authority(self) -> Path:
+        """The file with the certificate of the authority that signed the server's certificate."""
+        return self.folder / CA
+
+    def settings(self) -> Settings:
+        """Return the saved settings.
+
+        Raises
+        ------
+        ValueError
+            If the device has not joined, or if the file of the settings is damaged.
+        """
+        path = self.folder / SETTINGS
+        try:
+            return Settings(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise ValueError(
+                f"state-dir = {self.folder}: no client has joined here; see cohort client join --help"
+            ) from None
+        except (OSError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"{path}: cannot be read: {error}; join again with another --state-dir"
+            ) from error
+
+    def accept(self, invitation: Path) -> Settings:
+        """Join with an invitation, and return the settings.
+
+        The device makes a key, and the server registers the key in exchange for the invitation's token. Then
+        the invitation's file is deleted.
+
+        Raises
+        ------
+        ValueError
+            If the invitation is invalid, if this device has joined as another client, or if the server cannot
+            be reached or refuses the key.
+        """
+        offer = Invitation.read(invitation)
+        if self.has_joined and self.settings().name != offer.name:
+            raise ValueError(
+                f"invitation = {invitation}: {self.folder} belongs to {self.settings().name}, which has "
+                "already joined: use `cohort client join` without options; a second client on this device "
+                "needs an invitation and a --state-dir of its own"
+            )
+        settings = replace(self._joining(offer.name, offer.server), bundle=offer.bundle)
+        _check_authority(offer.ca, invitation)
+        # Keep the key even if this method is interrupted: once the server has registered a key for this
+        # token, it accepts no other key.
+        joining = self.folder / f"joining-{hashlib.sha256(offer.token.encode()).hexdigest()[:16]}"
+        certificates.private_folder(self.folder)
+        if not (joining / f"{KEY}.pub").exists():
+            shutil.rmtree(joining, ignore_errors=True)
+            certificates.write_client_key(joining, KEY)
+        (joining / CA).write_text(offer.ca)
+        enrol(offer.server, joining / CA, offer.token, (joining / f"{KEY}.pub").read_text().strip())
+        private = (joining / KEY).read_text()
+        self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
+        (self.folder / CA).write_text(offer.ca)
+        self._save(settings)
+        invitation.unlink()
+        # The key's first copy is deleted last. Before the settings are saved, a crash could lose the key. As
+        # long as the invitation exists, it may be used again, and the server accepts it with this key only.
+        shutil.rmtree(joining)
+        return settings
+
+    def introduce(self, name: str, server: str, ca: Path) -> Settings:
+        """Prepare to join without an invitation, and return the settings.
+
+        If the device has no key, a key is made. The operator must register this key.
+
+        Parameters
+        ----------
+        name : str
+            The client's name.
+        server : str
+            The address of the Fleet API, "host:port".
+        ca : Path
+            The file with the authority's certificate.
+
+        Raises
+        ------
+        ValueError
+            If the name, the address or the certificate is invalid.
+        """
+        settings = self._joining(name, server)
+        try:
+            authority = ca.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"ca = {ca}: cannot be read: {error}") from error
+        _check_authority(authority, ca)
+        if not (self.folder / KEY).exists():
+            self.renew_key()
+        (self.folder / CA).write_text(authority)
+        self._save(settings)
+        return settings
+
+    def trust(self, bundle: str) -> None:
+        """Let this device run only the app whose bundle has this hash, or any app if the hash is "".
+
+        If the SuperNode is running, this takes effect at the next run.
+
+        Raises
+        ------
+        ValueError
+            If the device has not joined, or if the hash is invalid.
+        """
+        self._save(replace(self.settings(), bundle=bundle))
+
+    def renew_key(self) -> None:
+        """Replace the device's key by a new key, which the operator must register."""
+        self._take_key(lambda folder: certificates.write_client_key(folder, KEY))
+
+    def _joining(self, name: str, server: str) -> Settings:
+        """Return settings with this name and server.
+
+        All other settings keep their saved values, or their defaults if the device has not joined before.
+        """
+        if self.has_joined:
+            return replace(self.settings(), name=name, server=server)
+        return Settings(name, server)
+
+    def _take_key(self, write: Callable[[Path], object]) -> None:
+        """Replace the device's key pair by a new one.
+
+        `write` writes the new pair into the folder that it receives. The old pair is replaced afterwards.
+        """
+        certificates.private_folder(self.folder)
+        new = self.folder / "new"
+        shutil.rmtree(new, ignore_errors=True)  # left by an interrupted call
+        try:
+            write(new)
+            for name in (f"{KEY}.pub", KEY):
+                (new / name).replace(self.folder / name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        (self.folder / ADMITTED).unlink(missing_ok=True)
+
+    def limits(self) -> dict[str, ConfigValue]:
+        """Return the entries of the node config that limit training, as `client.device_limits` reads them."""
+        settings = self.settings()
+        return {
+            "pause-file": str(self.folder / PAUSE_FILE),
+            "min-battery": settings.min_battery,
+            "max-temperature": settings.max_temperature,
+            "allow-metered": settings.allow_metered,
+        }
+
+    def prepare(self, settings: Settings) -> list[str]:
+        """Save the settings, write the node config, and return the command that runs the supervisor."""
+        self._save(settings)
+        config: dict[str, ConfigValue] = {
+            "client-id": settings.name,
+            "secret-file": str(self.folder / SECRET_FILE),  # made on first use
+            **self.limits(),
+        }
+        if part := settings.part():
+            config["partition-id"], config["num-partitions"] = part
+        mine = {
+            "group": settings.group,
+            "private-group": settings.private_group,
+            "properties": settings.properties,
+        }
+        config |= {name: text for name, text in mine.items() if text}
+        numbers = {"cost": settings.cost, "energy": settings.energy}
+        config |= {name: number for name, number in numbers.items() if number is not None}
+        if settings.data:
+            config["data"] = str(Path(settings.data).absolute())
+        write_config(self.folder / NODE_CONFIG, config)
+        for name in ("flwr", "tmp"):
+            (self.folder / name).mkdir(exist_ok=True)
+        return python("-m", "deploy.device.reconnect", str(self.folder))
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        """Return the environment for the supervisor and its programs."""
+        programs = [Path(sys.executable).parent]  # Flower finds its programs by the PATH
+        return {
+            **flower_environment(programs, self.folder / "flwr", self.folder / "tmp"),
+            **dict.fromkeys(THREAD_VARIABLES, str(settings.threads)),
+            "MALLOC_ARENA_MAX": "2",  # otherwise glibc gives each thread a heap of its own
+        }
+
+    def _save(self, settings: Settings) -> None:
+        # The power may fail at any time. The file then has either its old content or its new content.
+        with replacing(self.folder / SETTINGS) as file:
+            file.write(json.dumps(asdict(settings), indent=1).encode())
+
+
+def check_group(name: str, group: str) -> None:
+    """Raise ValueError if a group's name cannot be reported (see `strategies.clients.reports.Report`).
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting, for the message.
+    group : str
+        The name of the group; "" for no group.
+    """
+    if group and not (len(group) <= LONGEST_NAME and group.isprintable() and group == group.strip()):
+        raise ValueError(
+            f"{name.replace('_', '-')} = {group!r}: must be up to {LONGEST_NAME} printable characters, "
+            "without blanks at its ends"
+        )
+
+
+def default_folder(name: str = "cohort-client") -> Path:
+    """Return the default folder for the state of a program.
+
+    For root the folder is in /var/lib, for other users in XDG_STATE_HOME (~/.local/state if that is unset).
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib", name)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", name)
+
+
+def _check_authority(text: str, source: Path) -> None:
+    """Raise ValueError if a text, read from `source`, is not the certificate of an authority (PEM)."""
+    try:
+        certificate = x509.load_pem_x509_certificate(text.encode())
+        is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, x509.ExtensionNotFound):
+        is_authority = False
+    if not is_authority:
+        raise ValueError(f"{source}: must hold the certificate of the authority (the server's ca.crt)")

@@ -1,0 +1,245 @@
+"""Keeps a device's SuperNode connected, even if the SuperNode, the server or the network fails at times.
+
+`python -m deploy.device.reconnect STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP. The supervisor stays in
+memory for as long as the device takes part, so it and its imports need the standard library only. It prints
+one line whenever the state of the connection changes. The output of the SuperNode goes into a log of limited
+size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploy.flower import commands
+from deploy.processes.supervisor import Supervisor
+from deploy.tls.probe import source_address, unreachable
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+
+# The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
+SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
+STATUS, LOCK, LOG = "status.json", "lock", "supernode.log"
+ADMITTED = "admitted"  # exists once the server has admitted this device
+# When the log exceeds this size, the log is renamed to LOG.1 and replaces an older LOG.1, because disks of
+# devices are small.
+LOG_BYTES = 1_000_000
+FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
+SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_RESTART again
+MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
+ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
+
+
+def memory_of(group: int) -> dict[int, float]:
+    """Return the private memory of each process in a process group, MB, by process id.
+
+    On systems other than Linux, the result is empty.
+    """
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            # The program's name is in parentheses and may contain anything. State, parent and group follow.
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
+                _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
+                found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return found
+
+
+class DeviceSupervisor(Supervisor):
+    """Keeps one device's SuperNode running.
+
+    Parameters
+    ----------
+    folder : Path
+        The device's folder, as `cohort client join` wrote it (see `deploy.device.device_folder`).
+    command : list[str] | None
+        The command to run. (default: the SuperNode)
+    """
+
+    grace = 8.0  # enough for the SuperNode to sign off
+
+    def __init__(self, folder: Path, command: list[str] | None = None) -> None:
+        super().__init__()
+        settings = json.loads((folder / SETTINGS).read_text())
+        self.folder = folder
+        self.name: str = settings["name"]
+        self.server: str = settings["server"]
+        self._command = command or commands.python(
+            *("-m", "deploy.device.supernode"),
+            *commands.supernode_options(
+                fleet=self.server,
+                authority=folder / CA,
+                key=folder / KEY,
+                node_config=str(folder / NODE_CONFIG),
+            ),
+        )
+        self.memory_limit: float | None = settings["memory_limit"]  # MB
+        self._printed = self._saved = ""  # the last text that was printed, and the last in STATUS
+        self._refuses = False  # whether the device has refused the server's current app
+        self._reason = ""  # why the SuperNode is about to end, if known
+        self._online_since: float | None = None  # time.monotonic(), s
+        self._next_pause = FIRST_RESTART  # s
+        self._node = 0  # the SuperNode's process id
+        self._address: str | None = None  # the address from which this device reaches the server
+        self._checked_memory = self._checked_network = 0.0  # time.monotonic(), s
+
+    def supervise(self) -> int:
+        """Keep the SuperNode running until a signal asks the supervisor to end; return the exit code."""
+        with (self.folder / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                print(
+                    f"{self.folder}: another `cohort client join` runs with this state; "
+                    "the options given now take effect when it is restarted",
+                    file=sys.stderr,
+                )
+                return ALREADY_RUNNING
+            self.stop_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            self.run()
+            self._say("off", "ended")
+        return 0
+
+    def may_start(self) -> bool:
+        problem = unreachable(self.server, self.folder / CA)
+        if problem:
+            self._say("waiting", f"{self.server}: {problem}; trying again until it works")
+        return not problem
+
+    def command(self) -> Sequence[str]:
+        self._reason = ""
+        self._address = source_address(self.server)
+        self._checked_memory = self._checked_network = time.monotonic()
+        return self._command
+
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, commands.TRUST: str(self.folder / SETTINGS)}
+
+    def started(self, program: subprocess.Popen[bytes]) -> None:
+        self._node = program.pid
+
+    def check(self) -> bool:
+        now = time.monotonic()
+        if self.memory_limit is not None and now - self._checked_memory > MEMORY_LOOK:
+            self._checked_memory = now
+            self._limit_memory(self._node, self.memory_limit)
+        if now - self._checked_network > NETWORK_LOOK:
+            self._checked_network = now
+            current = source_address(self.server)
+            if self._address and current and current != self._address:
+                # TCP would give up the connection from the old address only after a quarter of an hour.
+                self._reason = f"this device's address was {self._address} and is {current}"
+                return False
+            self._address = current or self._address
+        return True
+
+    def ended(self, code: int | None) -> float:
+        if code is not None:
+            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / LOG}"
+            self._say("waiting", f"{reason}; trying again until it works")
+        if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
+            self._next_pause = FIRST_RESTART
+        self._online_since = None
+        pause = self._next_pause
+        self._next_pause = min(2 * pause, LONGEST_RESTART)
+        # Many devices may lose the server at the same time. They must not all return at the same time.
+        return pause * random.uniform(0.75, 1.25)
+
+    def line(self, line: bytes) -> None:
+        self._hear(line.decode(errors="replace"))
+
+    def _hear(self, line: str) -> None:
+        """Write a line of output into the log, and learn the state of the connection from the line.
+
+        If the disk is full, the line is missing from the log, and the SuperNode goes on.
+        """
+        with contextlib.suppress(OSError):
+            path = self.folder / LOG
+            with path.open("a") as log:
+                log.write(f"{line}\n")
+                full = log.tell() > LOG_BYTES
+            if full:
+                path.replace(path.with_name(f"{LOG}.1"))
+        if found := re.search(r"SuperNode ID: (\d+)", line):
+            with contextlib.suppress(OSError):
+                (self.folder / ADMITTED).touch()
+            self._online_since = time.monotonic()
+            self._say("online", f"online as {self.name} (node {found[1]})")
+        elif found := re.search(rf"{commands.REFUSED_BUNDLE} ([0-9a-f]{{64}})", line):
+            self._refuses = True
+            self._say(
+                "online",
+                f"online as {self.name}, but refuses the server's app, whose bundle is {found[1]}; "
+                f"to run it from now on: cohort client trust {found[1]}",
+            )
+        elif commands.ACCEPTED_BUNDLE in line and self._refuses:
+            self._refuses = False
+            self._say("online", f"online as {self.name} again")
+        elif "Connection attempt failed" in line and not self._reason:
+            self._say("waiting", f"{self.server}: connection lost; trying again until it works")
+        elif "Connection successful" in line:
+            self._say("online", f"online as {self.name} again")
+        elif "[code: 2004]" in line:
+            self._reason = (
+                "not let in: another device is connected with this key, or the server has revoked it"
+                if (self.folder / ADMITTED).exists()
+                else f"not let in yet: the operator must register the key of {self.name}, or another device "
+                "has this key or name"
+            )
+        # The supervisor reads no more lines after it has asked the SuperNode to end. So here, the server has
+        # sent the SuperNode away.
+        elif "terminated gracefully" in line:
+            self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
+
+    def _limit_memory(self, group: int, limit: float) -> None:
+        """If the processes of a group together take more than `limit` MB, kill the largest process."""
+        taken = memory_of(group)
+        if sum(taken.values()) > limit:
+            largest = max(taken, key=lambda pid: taken[pid])
+            self._hear(f"{sum(taken.values()):.0f} MB of {limit:g} MB: killed process {largest}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(largest, signal.SIGKILL)
+
+    def _say(self, state: str, text: str) -> None:
+        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.
+
+        Parameters
+        ----------
+        state : str
+            "online", "waiting" (not connected) or "off" (the supervisor has ended).
+        text : str
+            The state in words.
+        """
+        if text == self._printed == self._saved:
+            return
+        now = datetime.now().astimezone()
+        status = self.folder / STATUS
+        status_now = {
+            "state": state,
+            "text": text,
+            "since": now.isoformat(timespec="seconds"),
+            "pid": os.getpid(),
+        }
+        with contextlib.suppress(OSError):  # the disk is full: the next call with this text tries again
+            if text != self._printed:
+                self._printed = text
+                print(f"{now:%H:%M:%S} {text}", flush=True)
+            status.with_suffix(".new").write_text(json.dumps(status_now))
+            status.with_suffix(".new").replace(status)
+            self._saved = text
+
+
+if __name__ == "__main__":
+    sys.exit(DeviceSupervisor(Path(sys.argv[1])).supervise())

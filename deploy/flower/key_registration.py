@@ -1,0 +1,88 @@
+"""Registers clients' keys with a SuperLink.
+
+If this module is run as a program, it imports Flower once and registers any number of keys. `flwr supernode
+register` registers one key per process, and spends most of its time on importing Flower.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deploy.flower.commands import python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+KNOWN = "Public key already in use"  # part of Flower's error message about a key that is already registered
+
+
+def registration_command(
+    connection: str, keys: Sequence[Path], records: Path, *, installed: bool = True
+) -> list[str]:
+    """Return the command that registers public keys in a process of its own.
+
+    `register` explains `connection`, `keys` and `records`; `commands.patched` explains `installed`.
+    """
+    arguments = (connection, str(records), *map(str, keys))
+    return python("-m", "deploy.flower.key_registration", *arguments, installed=installed)
+
+
+def register(
+    connection: str, keys: Sequence[Path], records: Path, flwr: Callable[[list[str]], object]
+) -> list[str]:
+    """Register those of the public keys that `records` does not hold yet.
+
+    A key in `records` is never registered again, so a revoked key stays revoked after the SuperLink restarts.
+
+    Parameters
+    ----------
+    connection : str
+        The name of the SuperLink's connection in Flower's config.toml.
+    keys : Sequence[Path]
+        The files of the public keys. The file NAME.pub registers a SuperNode under the name NAME.
+    records : Path
+        The folder that holds a copy of each registered key, in a file NAME. It is made if it is missing.
+    flwr : Callable[[list[str]], object]
+        Runs `flwr` with the given arguments. Raises click.ClickException if the command fails.
+
+    Returns
+    -------
+    list[str]
+        The names of the clients whose keys were newly registered.
+
+    Raises
+    ------
+    click.ClickException
+        If the SuperLink refuses a key, or does not answer.
+    """
+    records.mkdir(exist_ok=True)
+    new = []
+    for key in keys:
+        record = records / key.stem
+        if record.exists() and record.read_bytes() == key.read_bytes():
+            continue
+        try:
+            flwr(["supernode", "register", str(key), connection, "--name", key.stem])
+        except click.ClickException as error:
+            if KNOWN not in error.format_message():  # KNOWN: an earlier call ended before it wrote the record
+                raise
+        record.write_bytes(key.read_bytes())
+        new.append(key.stem)
+    return new
+
+
+if __name__ == "__main__":
+    from flwr.cli.app import app
+
+    superlink, folder, *public_keys = sys.argv[1:]
+    registered = register(
+        superlink,
+        list(map(Path, public_keys)),
+        Path(folder),
+        lambda arguments: app(arguments, standalone_mode=False),
+    )
+    print(f"cohort: {len(registered)} keys registered, {len(public_keys)} in all", flush=True)

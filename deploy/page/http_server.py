@@ -1,0 +1,118 @@
+"""Serves the page on one port. The number of connections and the time of each are limited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from deploy.page.http_interface import page_app
+from deploy.processes.ports import LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deploy.page.run_sources import Shelf
+
+CONNECTIONS = 64  # at once; the oldest one gives way to a further one
+LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
+HEADER_BYTES = 16_384  # of a request
+
+
+class _ShortConnection(H11Protocol):
+    """A connection that is closed after `LONGEST` seconds, even if its peer sends or reads slowly."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._limit = self.loop.call_later(LONGEST, transport.abort)
+        mine = [each for each in self.connections if isinstance(each, _ShortConnection)]
+        excess = max(0, len(mine) - CONNECTIONS)
+        for oldest in sorted(mine, key=lambda each: each._since)[:excess]:
+            oldest.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._limit.cancel()
+        super().connection_lost(error)
+
+
+def listening(port: int, host: str = LOOPBACK) -> socket.socket:
+    """Return a socket that listens on a port; 0 stands for a free port.
+
+    Raises
+    ------
+    OSError
+        If the port is taken.
+    """
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def serve(shelf: Shelf, token: str, listener: socket.socket, started: Callable[[], None]) -> None:
+    """Serve the page until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    shelf : Shelf
+        The runs to show.
+    token : str
+        The secret of the page's address.
+    listener : socket
+        The socket on which the page is served, see `listening`.
+    started : Callable[[], None]
+        Called when the page can be opened.
+    """
+    config = uvicorn.Config(
+        page_app(shelf, token),
+        http=_ShortConnection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,  # a line would hold the secret
+        server_header=False,
+        proxy_headers=False,
+        backlog=CONNECTIONS,
+        timeout_keep_alive=2,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+    )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(Server(config).serve(sockets=[listener]))
+
+
+def step_back() -> None:
+    """Let the processes of the run have the processor first."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(10)
+
+
+def end_with_parent() -> None:
+    """End this process when its standard input is closed: then its parent has ended, even by SIGKILL."""
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,118 @@
+"""Which simulated clients are available in a round, which of them are eligible, and which clients join."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strategies.clients.printable import listed
+from strategies.options import Eligibility, Eligible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from strategies.numerics.arrays import Bools, Ints
+    from strategies.rounds.logic import RoundLogic
+    from tasks.federated_data import FederatedData
+
+    from ..availability import Availability
+
+
+class Attendance:
+    """Finds the clients that may be selected in each round.
+
+    Parameters
+    ----------
+    availability : Availability or None
+        Which clients are available and registered in each round; None: all.
+    eligible : Eligibility, str, callable or None
+        Which clients may be selected; None: all.
+    names : sequence of str or None
+        The names (M,) of the clients; None: "client-0", "client-1", ...
+    data : FederatedData
+        The samples of all clients, and their groups.
+    per_client : mapping of str to ndarray, shape (M,)
+        What the selector gets for each client that joins, see `Selector.add_clients`.
+
+    Attributes
+    ----------
+    num_ineligible : int
+        How many clients would be available in this round, but are not eligible.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name per client, or the conditions of round 1 cannot be met.
+    """
+
+    def __init__(
+        self,
+        availability: Availability | None,
+        eligible: Eligible | None,
+        names: Sequence[str] | None,
+        data: FederatedData,
+        per_client: Mapping[str, NDArray[Any]],
+    ) -> None:
+        size = data.num_clients
+        self._availability, self._per_client = availability, per_client
+        names = [f"client-{m}" for m in range(size)] if names is None else list(names)
+        if len(names) != size:
+            raise ValueError(f"client_names holds {len(names)} names: must hold {size}, one per client")
+        labels = [None] * size if data.groups is None else np.asarray(data.groups).tolist()
+        self._known_as = [
+            (name, {} if label is None else {"group": str(label)})
+            for name, label in zip(names, labels, strict=True)
+        ]
+        self._conditions_of = None if eligible is None else Eligibility.of(eligible)
+        self._conditions, self._meets = Eligibility(), np.ones(size, dtype=np.bool_)
+        self.num_ineligible = 0
+        if eligible is not None:
+            self._eligible(1)  # refuse now, before round 1, conditions that no client meets
+
+    @property
+    def conditions(self) -> str:
+        """The conditions of this round, as text."""
+        return str(self._conditions)
+
+    def available(self, number: int, logic: RoundLogic) -> Ints | None:
+        """Let new clients join, and return the clients that may be selected in a round; None for all."""
+        available = None
+        if self._availability is not None:
+            available = self._availability.available(number)
+            joining = slice(logic.selector.num_clients, self._availability.num_registered(number))
+            if joining.stop > joining.start:
+                logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
+        if self._conditions_of is None:
+            return available
+        meets = self._eligible(number)
+        here = np.arange(logic.selector.num_clients) if available is None else np.asarray(available)
+        eligible: Ints = here[meets[here]]
+        self.num_ineligible = here.size - eligible.size
+        return eligible
+
+    def _eligible(self, number: int) -> Bools:
+        """Return (M,) whether each client meets the conditions of a round.
+
+        Raises
+        ------
+        ValueError
+            If no client meets them, or they name a tag or a property other than ``group``.
+        """
+        assert self._conditions_of is not None
+        conditions = self._conditions_of(number)
+        if conditions != self._conditions:
+            if conditions.tags or conditions.properties.keys() - {"group"}:
+                raise ValueError(
+                    f"eligible = {str(conditions)!r}: a batched simulation knows names and groups only"
+                )
+            meets = np.array([conditions.admits(*each) for each in self._known_as], dtype=np.bool_)
+            if not meets.any():
+                raise ValueError(
+                    f"eligible = {str(conditions)!r}: no client meets this; the names are "
+                    f"{listed([name for name, _ in self._known_as], 3)}"
+                )
+            self._conditions, self._meets = conditions, meets
+        return self._meets

@@ -1,0 +1,190 @@
+"""Decides how long rounds wait for each client, and quarantines clients that stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics.arrays import Array, Floats, Ints
+from ...selectors import checks
+from .wait_time import Pace, Wait
+
+KINDS = ("poll", "train", "evaluate")
+"""The kinds of messages. Times and silences are counted for each kind separately. So a client that answers
+polls but never trains is silent, too."""
+_SILENCE = 3
+"""The number that a silence adds to a client's debt. An answer subtracts 1. So the debt of a client that is
+silent less than a quarter of the time stays small."""
+_LARGEST_DEBT = 4 * _SILENCE
+_FIRST, _GROWTH, _LONGEST = 4, 4, 64
+"""The length of the first quarantine in rounds, the factor by which each further silence lengthens it, and
+the length of the longest quarantine in rounds."""
+_DECAY = 0.9
+"""If an answer is faster than a client's remembered time, the new remembered time is `_DECAY` times the old
+time plus (1 - `_DECAY`) times the time of the answer."""
+
+
+class Patience:
+    """Learns how long clients take to answer, and quarantines clients that stay silent.
+
+    A client is silent if the wait for its answer (`Wait`) ends before the answer comes. An error that the
+    client reports is an answer. A client that goes offline before its answer is expected is not silent.
+
+    **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
+    after each further silence for 64. Every three answers cancel one silence. An answer that arrives after
+    the wait is an answer too, and its response time is remembered. A late answer also ends the
+    quarantine at once, if at most one silence of the client is left that answers have not cancelled.
+
+    A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
+
+    `RoundLogic.open` ignores these quarantines if they would leave out too many clients at once.
+
+    Nothing is random: the state depends only on the answers and on their times by the server's clock. The
+    computation for a message to S clients is O(S).
+
+    Parameters
+    ----------
+    num_clients : int
+        M, the number of clients, >= 0.
+    shortest : float
+        The shortest wait in seconds, > 0. If it is infinite, each wait for a missing answer lasts until its
+        limit.
+    quarantines : bool (default: True)
+        Whether silent clients are quarantined.
+    """
+
+    def __init__(self, num_clients: int, shortest: float, *, quarantines: bool = True) -> None:
+        self.shortest, self.quarantines = shortest, quarantines
+        self._paces = {kind: Pace() for kind in KINDS}
+        self._times = np.full((num_clients, len(KINDS)), nan, dtype=np.float32)  # slowest recent times, s
+        self._debts = np.zeros((num_clients, len(KINDS)), dtype=np.uint8)
+        # The first round after each client's last quarantine; 0 if there was none.
+        self._quarantined_until = np.zeros(num_clients, dtype=np.int64)
+        self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
+
+    def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait:
+        """Return the `Wait` for the answers of clients (n,) to one kind of message.
+
+        Parameters
+        ----------
+        kind : str
+            One of `KINDS`.
+        round : int
+            The round.
+        clients : ndarray of int, shape (n,)
+            The clients that are asked.
+        limit : float
+            The longest wait in seconds, > 0.
+        """
+        row = KINDS.index(kind)
+        return _ClientsWait(
+            self._paces[kind],
+            self._times[clients, row].astype(np.float64),
+            self._debts[clients, row] > 0,
+            self.shortest,
+            limit,
+            self,
+            row,
+            round,
+            clients,
+        )
+
+    def quarantined(self, round: int) -> Ints:
+        """Return the clients that are quarantined in a round, ascending."""
+        return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
+
+    def heard(self, kind: int, clients: Ints, seconds: Floats) -> None:
+        """Learn that clients (n,) took ``seconds`` (n,) to answer. ``kind`` is an index into `KINDS`."""
+        known = self._times[clients, kind]
+        slow = np.where(np.isnan(known), seconds, _DECAY * known + (1 - _DECAY) * seconds)
+        self._times[clients, kind] = np.maximum(slow, seconds)
+        debts = self._debts[clients, kind]
+        self._debts[clients, kind] = debts - (debts > 0)
+
+    def missed(self, kind: int, round: int, clients: Ints) -> None:
+        """Learn that clients (n,) were silent in a round. ``kind`` is an index into `KINDS`."""
+        if not self.quarantines:
+            return
+        debts = np.minimum(self._debts[clients, kind] + _SILENCE, _LARGEST_DEBT)
+        self._debts[clients, kind] = debts
+        rounds = _FIRST * float(_GROWTH) ** ((debts - float(_SILENCE)) / _SILENCE)
+        until = round + 1 + np.minimum(rounds, _LONGEST).astype(np.int64)
+        self._quarantined_until[clients] = np.maximum(self._quarantined_until[clients], until)
+        self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
+
+    def forgive(self, client: int) -> None:
+        """End a client's quarantine if at most one silence is left for each kind of message."""
+        if (self._debts[client] <= _SILENCE).all():
+            self._quarantined_until[client] = 0
+            self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]
+
+    def add_clients(self, num_clients: int) -> None:
+        """Let ``num_clients`` clients join, >= 0. They get the next indexes."""
+        joining = checks.integer("num_clients", num_clients, low=0)
+        kinds = len(KINDS)
+        self._times = np.concatenate([self._times, np.full((joining, kinds), nan, dtype=np.float32)])
+        self._debts = np.concatenate([self._debts, np.zeros((joining, kinds), dtype=np.uint8)])
+        self._quarantined_until = np.concatenate([self._quarantined_until, np.zeros(joining, dtype=np.int64)])
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return copies of all arrays of the state by name, so that a resumed run continues bit for bit."""
+        own: dict[str, Array] = {
+            "times": self._times.copy(),
+            "debts": self._debts.copy(),
+            "until": self._quarantined_until.copy(),
+        }
+        for kind, pace in self._paces.items():
+            own |= {f"{kind}/{name}": array for name, array in pace.state_dict().items()}
+        return own
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Go on from a saved state, with the saved number of clients.
+
+        Raises
+        ------
+        ValueError
+            If keys, shapes or dtypes do not fit.
+        """
+        own = self.state_dict()
+        if state.keys() != own.keys():
+            raise ValueError(f"state has keys {sorted(state)}: must be {sorted(own)}")
+        arrays = {name: np.array(state[name]) for name in ("times", "debts", "until")}
+        for name, array in arrays.items():
+            shape = (arrays["until"].size, *own[name].shape[1:])
+            if array.shape != shape or array.dtype != own[name].dtype:
+                raise ValueError(
+                    f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be "
+                    f"{own[name].dtype} of shape {shape}"
+                )
+        for kind, pace in self._paces.items():
+            pace.load_state_dict({name: state[f"{kind}/{name}"] for name in ("times", "back_off")})
+        self._times, self._debts, self._quarantined_until = arrays["times"], arrays["debts"], arrays["until"]
+        self._ever_quarantined = np.flatnonzero(self._quarantined_until)
+
+
+@dataclass
+class _ClientsWait(Wait):
+    """A `Wait` from which a `Patience` learns which clients answered, and when."""
+
+    expects_late = True
+
+    patience: Patience
+    kind: int
+    round: int
+    clients: Ints
+
+    def close(self, waited: float, round: int | None = None) -> None:
+        heard, silent = self._outcome(waited)
+        super().close(waited, round)
+        self.patience.heard(self.kind, self.clients[heard], self._answered[heard])
+        self.patience.missed(self.kind, self.round if round is None else round, self.clients[silent])
+
+    def late(self, position: int, seconds: float) -> None:
+        super().late(position, seconds)
+        client = self.clients[[position]]
+        self.patience.heard(self.kind, client, np.array([seconds]))
+        self.patience.forgive(int(client[0]))

@@ -1,0 +1,69 @@
+"""Tasks whose training samples are distributed over the clients by a partition."""
+
+from functools import lru_cache
+
+from . import datasets
+from .base import Task
+from .federated_data import Dataset, FederatedData, federate
+from .partitions import Parts, parse, share_out
+
+
+class SharedOut(Task):
+    """A task without its model: a named data set and its partition. Subclasses add the model.
+
+    Parameters
+    ----------
+    dataset : str (default: "digits")
+        One of `datasets.DESCRIPTIONS`. The data are read at their first use.
+    partition : str (default: "skewed")
+        How the training samples are distributed; see `partitions.FORMS`.
+    data_dir : str (default: "")
+        The folder or file of the data; see `datasets`.
+
+    Raises
+    ------
+    ValueError
+        If the data set or partition does not exist.
+    """
+
+    def __init__(self, dataset: str = "digits", *, partition: str = "skewed", data_dir: str = "") -> None:
+        if dataset not in datasets.DESCRIPTIONS:
+            raise ValueError(f"data set = {dataset!r}: must be one of {', '.join(datasets.DESCRIPTIONS)}")
+        try:
+            parse(partition)
+        except ValueError as error:
+            raise ValueError(f"partition = {partition!r}: {error}") from None
+        self.data = datasets.DESCRIPTIONS[dataset]
+        self._dataset, self._partition, self._data_dir = dataset, partition, data_dir
+
+    def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
+        parts = self._parts(num_partitions, seed)
+        _check_partition_id(partition, num_partitions)
+        return datasets.load(self._dataset, self._data_dir).train.take(parts.clients[partition])
+
+    def client_group(self, partition: int, num_partitions: int, seed: int) -> int | None:
+        parts = self._parts(num_partitions, seed)
+        _check_partition_id(partition, num_partitions)
+        return None if parts.groups is None else int(parts.groups[partition])
+
+    def federated_data(self, num_clients: int, seed: int) -> FederatedData:
+        parts = self._parts(num_clients, seed)
+        train = datasets.load(self._dataset, self._data_dir).train
+        return federate(train, parts.clients, parts.groups)
+
+    def test_data(self) -> Dataset:
+        return datasets.load(self._dataset, self._data_dir).test.take(slice(None))
+
+    def _parts(self, num_clients: int, seed: int) -> Parts:
+        return _parts(datasets.load(self._dataset, self._data_dir).train, self._partition, num_clients, seed)
+
+
+@lru_cache(maxsize=4)
+def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Parts:
+    """Compute the partition once for all clients of a process."""
+    return share_out(partition, train.labels, num_clients, seed, train.users)
+
+
+def _check_partition_id(partition: int, num_partitions: int) -> None:
+    if not 0 <= partition < num_partitions:
+        raise ValueError(f"partition-id = {partition}: must be between 0 and {num_partitions - 1}")

@@ -1,0 +1,154 @@
+"""The tasks by name: the model, the data set and the learning rate of each, and the tasks that users add."""
+
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from . import models
+from .base import Task
+
+_SOFTMAX = ("softmax", "Softmax")  # module, class
+_MLP = ("mlp", "MLP")
+_CNN = ("cnn", "CNN")
+_DIGITS = ("mnist", "fashion-mnist", "kmnist", "emnist")
+
+
+_Create = TypeVar("_Create", bound=Callable[..., Task])
+
+
+class _Row(NamedTuple):
+    """A task."""
+
+    model: (
+        tuple[str, str] | Callable[..., Task]
+    )  # module of `models` and class; or the function that a user registered
+    dataset: str  # "" if the user's function knows its data
+    learning_rate: float  # used where the run sets none, with mini-batches of about 16 samples
+    options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model
+
+
+# The learning rates on MNIST and its relatives are measured on MNIST. Most others are from papers: those of
+# FEMNIST and CelebA from DELTA (appendix H.2), that of Sent140 from Power-of-Choice (appendix F), that of
+# Shakespeare from LEAF. CIFAR-10's is a tenth of Power-of-Choice's, whose mini-batches have 128 samples.
+# CIFAR-100's is a guess.
+_TASKS: dict[str, _Row] = {
+    "digits": _Row(_SOFTMAX, "digits", 0.5),
+    "digits-mlp": _Row(_MLP, "digits", 0.5, {"hidden": (32,)}),
+    **{name: _Row(_SOFTMAX, name, 0.1) for name in _DIGITS},
+    **{f"{name}-mlp": _Row(_MLP, name, 0.1, {"hidden": (64, 30)}) for name in _DIGITS},
+    **{f"{name}-cnn": _Row(_CNN, name, 0.1) for name in _DIGITS},
+    "cifar10": _Row(_CNN, "cifar10", 0.05),
+    "cifar100": _Row(("resnet", "ResNet18"), "cifar100", 0.05),
+    "femnist": _Row(_CNN, "femnist", 0.1),
+    "celeba": _Row(_CNN, "celeba", 0.1),
+    "sent140": _Row(_MLP, "sent140", 0.05, {"hidden": (128, 86, 30)}),
+    "shakespeare": _Row(("next_character", "NextCharacter"), "shakespeare", 0.8),
+}
+
+
+def available() -> tuple[str, ...]:
+    """Return the names that `create` accepts."""
+    return tuple(_TASKS)
+
+
+def data_files(name: str, data_dir: str = "") -> list[Path]:
+    """Return the files that a task reads its data from; none if its data are downloaded or not in files.
+
+    The list is also empty for a task that `register` added.
+
+    Raises
+    ------
+    ValueError
+        If the task does not exist.
+    """
+    from .datasets import files
+
+    dataset = _row(name).dataset
+    return files(dataset, data_dir) if dataset else []
+
+
+def register(name: str, *, learning_rate: float) -> Callable[[_Create], _Create]:
+    """Return a decorator that adds a task: a function or class that returns a `Task`.
+
+    Parameters
+    ----------
+    name : str
+        The value of the run setting ``task``.
+    learning_rate : float
+        The learning rate of runs that set none, > 0.
+
+    Raises
+    ------
+    ValueError
+        If another task has this name, or the learning rate is not above 0.
+
+    Examples
+    --------
+    >>> from tasks.models.softmax import Softmax
+    >>> @register("digits-without-bias", learning_rate=0.2)
+    ... def digits_without_bias(*, partition: str, data_dir: str) -> Task:
+    ...     return Softmax("digits", partition=partition, data_dir=data_dir, bias=False)
+    >>> sorted(create("digits-without-bias").initial_arrays(0))
+    ['weight']
+    """
+    if not (isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"learning_rate = {learning_rate}: must be a finite number above 0")
+
+    def add(function: _Create) -> _Create:
+        if _TASKS.setdefault(name, _Row(function, "", learning_rate)).model is not function:
+            raise ValueError(f"name = {name!r}: there is a task of this name already")
+        return function
+
+    return add
+
+
+def learning_rate(name: str) -> float:
+    """Return the default learning rate of a task, > 0. The task's model is not imported.
+
+    Raises
+    ------
+    ValueError
+        If the task does not exist.
+    """
+    return _row(name).learning_rate
+
+
+def _row(name: str) -> _Row:
+    if name not in _TASKS:
+        raise ValueError(f"task = {name!r}: must be one of {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model: Any) -> Task:
+    """Return the task called ``name``.
+
+    Parameters
+    ----------
+    name : str
+        One of `available()`: the name of a data set, and of a model if the data set has several.
+    partition : str (default: "skewed")
+        How the samples are distributed over the clients; see `partitions.FORMS`.
+    data_dir : str (default: "")
+        The folder or file of the data; see `datasets`. The data set "digits" needs neither.
+    **model
+        Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
+
+    Raises
+    ------
+    ValueError
+        If the task or partition does not exist.
+    ModuleNotFoundError
+        If the task needs an extra that is not installed. The message names the extra.
+    """
+    row = _row(name)
+    if not isinstance(row.model, tuple):
+        return row.model(partition=partition, data_dir=data_dir, **model)
+    try:
+        create_model = models.find(*row.model)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"task = {name!r} needs {error.name}: pip install 'cohort-app[torch]'", name=error.name
+        ) from error
+    task: Task = create_model(row.dataset, partition=partition, data_dir=data_dir, **(row.options | model))
+    return task

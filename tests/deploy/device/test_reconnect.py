@@ -1,0 +1,224 @@
+"""The supervisor of a device, in a process of its own, with a script in place of the SuperNode."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+
+from deploy.device import reconnect
+from deploy.device.device_folder import Device
+
+from ...support.processes import linux, running, wait_for
+
+
+class Supervised:
+    """A supervisor in a process of its own, with a script in place of the SuperNode."""
+
+    def __init__(self, device: Device, node: str, changes: str = "") -> None:
+        self.folder = device.folder
+        script = f"""
+            import sys
+            from pathlib import Path
+            from deploy.device import reconnect
+            reconnect.unreachable = lambda *_: None
+            reconnect.source_address = lambda *_: "10.0.0.1"
+            reconnect.FIRST_RESTART = reconnect.LONGEST_RESTART = 0.01
+            reconnect.DeviceSupervisor.look = reconnect.MEMORY_LOOK = reconnect.NETWORK_LOOK = 0.05
+            {changes}
+            command = [sys.executable, "-u", "-c", {dedent(node)!r}]
+            sys.exit(reconnect.DeviceSupervisor(Path({str(device.folder)!r}), command).supervise())
+        """
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", dedent(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @property
+    def log(self) -> str:
+        path = self.folder / reconnect.LOG
+        return path.read_text() if path.exists() else ""
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        wait_for(lambda: self.log.count(text) >= times, 30, lambda: self.log)
+
+    def end(self) -> str:
+        self.process.terminate()
+        output, _ = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0
+        return "\n".join(line.partition(" ")[2] for line in output.splitlines())
+
+
+@pytest.fixture
+def supervise(device: Device) -> Iterator[Callable[..., Supervised]]:
+    started: list[Supervised] = []
+
+    def start(node: str, changes: str = "") -> Supervised:
+        started.append(Supervised(device, node, changes))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+
+
+ONLINE = "import time, os; print('SuperNode ID: 5', flush=True)\n"
+
+
+@linux
+def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
+    node = ONLINE + (
+        "import subprocess, sys, signal\n"
+        "child = 'import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'\n"
+        "print('child', subprocess.Popen([sys.executable, '-c', child]).pid)\n"
+        "print('Connection attempt failed, retrying in 1.00 seconds')\n"
+        "print('Connection attempt failed, retrying in 2.00 seconds')\n"
+        "print('Connection successful after 3 seconds and 2 tries.')\n"
+        "print('settled'); time.sleep(600)"
+    )
+    supervised = supervise(node)
+    supervised.wait_for("settled")
+    wait_for(
+        lambda: json.loads((device.folder / "status.json").read_text())["text"] == "online as pi-1 again",
+        10,
+        lambda: (device.folder / "status.json").read_text(),
+    )
+    child = int(supervised.log.partition("child ")[2].split()[0])
+    assert running(child)
+    assert supervised.end().splitlines() == [
+        "online as pi-1 (node 5)",
+        "fl.example.org:9092: connection lost; trying again until it works",
+        "online as pi-1 again",
+        "ended",
+    ]
+    wait_for(lambda: not running(child), 10, lambda: f"{child} is still there")
+    assert (device.folder / reconnect.ADMITTED).exists()
+
+
+@pytest.mark.parametrize(
+    ("admitted", "line", "said"),
+    [
+        (
+            False,
+            "[code: 2004] Failed",
+            "not let in yet: the operator must register the key of pi-1, or another device has this key",
+        ),
+        (
+            True,
+            "[code: 2004] Failed",
+            "not let in: another device is connected with this key, or the server has revoked",
+        ),
+        (True, "SuperNode terminated gracefully.", "sent away by the server: its key was revoked, or"),
+        (True, "Oops", "its SuperNode ended with code 3: see "),
+    ],
+)
+def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
+    supervise: Callable[..., Supervised], device: Device, admitted: bool, line: str, said: str
+) -> None:
+    if admitted:
+        (device.folder / reconnect.ADMITTED).touch()
+    supervised = supervise(f"print({line!r}); raise SystemExit(3)")
+    supervised.wait_for(line, times=3)
+    lines = supervised.end().splitlines()
+    assert len(lines) == 2  # the same reason is printed once
+    assert said in lines[0]
+
+
+@linux
+def test_a_process_over_the_memory_limit_is_killed_and_the_others_are_not(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
+    device.prepare(replace(device.settings(), memory_limit=150))
+    node = ONLINE + (
+        "import subprocess, sys\n"
+        "hog = 'import time; x = bytearray(200_000_000); time.sleep(600)'\n"
+        "print('ended with', subprocess.run([sys.executable, '-c', hog]).returncode); time.sleep(600)"
+    )
+    supervised = supervise(node)
+    supervised.wait_for("ended with -9")
+    assert " MB of 150 MB: killed process " in supervised.log
+    assert supervised.log.count("SuperNode ID") == 1
+    supervised.end()
+
+
+def test_a_new_address_makes_the_supernode_reconnect(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
+    # After a moment without a network, once it is online.
+    moving = (
+        f"log = Path({str(device.folder / reconnect.LOG)!r}); later = iter(['10.0.0.1', None]); "
+        "reconnect.source_address = lambda *_: next(later, '10.0.0.2') if log.exists() else '10.0.0.1'"
+    )
+    supervised = supervise(ONLINE + "time.sleep(600)", moving)
+    supervised.wait_for("SuperNode ID", times=2)
+    assert "this device's address was 10.0.0.1 and is 10.0.0.2; trying again" in supervised.end()
+
+
+def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> None:
+    first = supervise(ONLINE + "time.sleep(600)")
+    first.wait_for("SuperNode ID")
+    second = supervise(ONLINE + "time.sleep(600)")
+    output, _ = second.process.communicate(timeout=30)
+    assert second.process.returncode == reconnect.ALREADY_RUNNING
+    assert "another `cohort client join` runs with this state" in output
+    first.end()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
+def test_the_device_goes_on_while_its_disk_is_full(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
+    saved = {path.name: path.read_bytes() for path in device.folder.iterdir() if path.is_file()}
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(device.folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount")
+    try:
+        for name, content in saved.items():
+            (device.folder / name).write_bytes(content)
+        others = device.folder / "of others"
+        node = ONLINE + (
+            f"free = lambda: os.statvfs({str(device.folder)!r}).f_bavail\n"
+            "while free(): time.sleep(0.01)\n"
+            "for _ in range(100): print('Connection attempt failed', 100 * '.', flush=True)\n"
+            "while not free(): time.sleep(0.01)\n"
+            "print('Connection successful', flush=True)\n"
+            "print('still process', os.getpid(), flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        supervised = supervise(node)
+        supervised.wait_for("SuperNode ID")
+        with others.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)) == 4096:
+                pass
+        time.sleep(1)
+        others.unlink()
+        supervised.wait_for("still process")
+        status = device.folder / reconnect.STATUS
+        wait_for(lambda: "online as pi-1 again" in status.read_text(), 10, status.read_text)
+        assert supervised.end().count("connection lost") == 1
+        assert supervised.log.count("SuperNode ID") == 1  # it was not started again
+    finally:
+        subprocess.run(["umount", "-l", str(device.folder)], check=True)
+
+
+def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
+    node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
+    supervised = supervise(node, "reconnect.LOG_BYTES = 10_000")
+    supervised.wait_for("SuperNode ID")
+    supervised.end()
+    assert sorted(path.name for path in device.folder.glob("supernode.log*")) == [
+        "supernode.log",
+        "supernode.log.1",
+    ]
+    assert all(path.stat().st_size < 11_000 for path in device.folder.glob("supernode.log*"))

@@ -1,0 +1,322 @@
+"""Trials are submitted in order, restarted if their ServerApp dies, and do not end each other."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploy.runs import follow_and_resume
+from deploy.runs.follow_and_resume import train
+from deploy.runs.trials import Trial
+from server.history import VERSION, Line, RunHistory, read_run
+from server.settings import CHECKPOINTS
+from strategies.checkpoint import CheckpointFolder
+
+DELAY = 2  # polls from the submission of a trial to the first line of its history
+
+
+class Run:
+    """A run that starts its history some polls after it was submitted, and ends some polls later."""
+
+    last_words = "the end of its log"
+    stopped = False
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path, self.number, self.polls = path, number, 0
+
+    @property
+    def over(self) -> bool:
+        self.polls += 1
+        if self.polls == DELAY:
+            self.write(
+                "run", selector=self.path.parent.name, selector_settings="", started=f"{self.number:09d}"
+            )
+        if self.polls == 10 * DELAY:
+            self.write("end")
+        return self.polls >= 10 * DELAY
+
+    def abort(self) -> None:
+        raise AssertionError("it is over")
+
+    def write(self, kind: str, **values: Any) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"type": kind, "version": VERSION, **values}) + "\n")
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = self.logs = folder
+        self.begun: list[list[str]] = []  # at each submission, the trials that had begun
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Run:
+        self.begun.append(sorted(path.parent.name for path in self.folder.glob("*/history.jsonl")))
+        return Run(self.folder / name / "history.jsonl", len(self.begun))
+
+
+class Watcher:
+    def __init__(self, odd: str = "") -> None:
+        self.odd, self.events, self.waited = odd, list[str](), list[float]()
+
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        if trial.name == self.odd and lines:
+            raise TypeError("odd")
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+    def waits(self, trial: Trial, seconds: float) -> None:
+        self.waited.append(seconds)
+
+    def refresh(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_and_resume, "WATCH_INTERVAL", 0)
+
+
+def make(folder: Path, *names: str) -> list[Trial]:
+    return [Trial(name, {}, RunHistory(folder / name / "history.jsonl")) for name in names]
+
+
+def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    train(cluster, make(tmp_path, "c", "a", "b"), Watcher(), at_once=True)
+    assert cluster.begun == [[], ["c"], ["a", "c"]]
+    assert [trial.label for trial in read_run(tmp_path)] == ["c", "a", "b"]
+
+
+def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path: Path) -> None:
+    watcher = Watcher(odd="b")
+    trained = make(tmp_path, "a", "b", "c")
+    train(Cluster(tmp_path), trained, watcher, at_once=False)
+    assert all(trial.history.finished for trial in trained)
+    assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
+
+
+def test_a_long_wait_for_news_is_told_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**6, 8))  # s: each look at the clock is 8 s after the last
+    monkeypatch.setattr(follow_and_resume.time, "monotonic", lambda: float(next(clock)))
+    watcher = Watcher()
+    train(Cluster(tmp_path), make(tmp_path, "a"), watcher, at_once=False)
+    assert len(watcher.waited) >= 3
+    assert all(later - earlier >= 24 for earlier, later in pairwise(watcher.waited))
+    assert watcher.waited[0] >= follow_and_resume.PATIENCE
+
+
+class Killed:
+    """A run whose ServerApp wrote some rounds and was killed."""
+
+    def __init__(self, path: Path, lines: Sequence[dict[str, Any]]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    over = True
+    last_words = "the end of its log"
+    stopped = False
+
+    def abort(self) -> None:
+        raise AssertionError("it is over")
+
+
+class Fatal:
+    """An engine on which each run is killed after the given number of rounds, or ends (None)."""
+
+    def __init__(self, folder: Path, *rounds: int | None, error: str = "") -> None:
+        self.folder, self.rounds, self.error = folder, list(rounds), error
+        self.logs = folder
+        self.submitted: list[tuple[str, object]] = []
+        self._reached = 0
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Killed:
+        resume = run_config.get("resume", False)
+        self.submitted.append((name, resume))
+        path = self.folder / "md" / "history.jsonl"
+        settings = {"selector": "md", "selector_settings": "", "num_rounds": 9}
+        first: dict[str, Any] = {"type": "run", "version": VERSION, **settings}
+        if resume:
+            first = {"type": "resume", "round": self._reached, "num_rounds": 9}
+        more = self.rounds.pop(0)
+        if more is None:
+            return Killed(path, [first, {"type": "end", "rounds": 9}])
+        rounds = [{"type": "round", "round": self._reached + 1 + each} for each in range(more)]
+        self._reached += more
+        return Killed(path, [first, *rounds, *([{"type": "error", "reason": "no"}] if self.error else [])])
+
+
+def test_a_trial_whose_serverapp_is_killed_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert trial.done
+    assert engine.submitted == [("md", False), *((f"md-{number}", True) for number in range(2, 7))]
+    assert watcher.events == ["md: its ServerApp died; it is started again"] * 5
+
+
+CLAIM_AND_DIE = """
+import os, signal, sys
+from strategies.checkpoint import CheckpointFolder
+CheckpointFolder(sys.argv[1]).claim()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Unnoticed:
+    """A run whose ServerApp was killed, which Flower does not notice."""
+
+    last_words = ""
+    stopped = False
+    aborted = False
+    polls = 0
+
+    @property
+    def over(self) -> bool:
+        self.polls += 1
+        assert self.polls < 20, "its end is not noticed"
+        return False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(tmp_path: Path) -> None:
+    runs: list[Any] = []
+
+    class Engine(Fatal):
+        def submit(self, run_config: Mapping[str, object], name: str) -> Any:
+            if len(runs) == 1:  # the second ServerApp claims the checkpoints and writes nothing
+                runs.append(Unnoticed())
+            else:
+                super().submit(run_config, name)
+                runs.append(Killed(self.folder / "md" / "history.jsonl", []) if runs else Unnoticed())
+            if isinstance(runs[-1], Unnoticed):
+                folder = str(tmp_path / "md" / CHECKPOINTS)
+                killed = subprocess.run([sys.executable, "-c", CLAIM_AND_DIE, folder], check=False)
+                assert killed.returncode == -signal.SIGKILL
+            return runs[-1]
+
+    (trial,) = make(tmp_path, "md")
+    train(Engine(tmp_path, 2, None), [trial], Watcher(), at_once=True)
+    assert trial.done
+    assert [type(run) for run in runs] == [Unnoticed, Unnoticed, Killed]
+    assert runs[0].aborted
+    assert runs[1].aborted
+
+
+def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert len(engine.submitted) == 1 + follow_and_resume.TRIES
+    assert watcher.events[-1].startswith("md failed: ended unexpectedly; the end of its log")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    engine, watcher = Fatal(tmp_path, *[0] * 20), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert watcher.events[-1] == f"md failed: ended unexpectedly: no space is left for {tmp_path / 'md'}"
+
+
+def test_a_failed_trial_gives_its_reason_and_is_not_restarted(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 2, error="no"), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert watcher.events == ["md failed: no"]
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert engine.submitted == [("md", False), ("md", True)]  # resumed only when the user asks for it
+
+
+class Endless:
+    """A run that the engine never calls over."""
+
+    over = False
+    last_words = "nothing"
+    stopped = False
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+class Deaf:
+    """An engine that never notices the end of a run."""
+
+    def __init__(self, folder: Path, *ends: str) -> None:
+        self.logs = folder
+        self.ends = list(ends)
+        self.runs: list[Endless] = []
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Endless:
+        trial = self.logs / "md"
+        (trial / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        end = self.ends.pop(0)
+        with (trial / "history.jsonl").open("a") as file:
+            for line in (
+                {"type": "run", "version": VERSION, "num_rounds": 9},
+                {"type": "round", "round": len(self.runs)},
+            ):
+                file.write(json.dumps(line) + "\n")
+            if end == "finished":
+                file.write(json.dumps({"type": "end", "rounds": 9}) + "\n")
+        # What a killed process leaves in its lock file, and one that ended by itself does not.
+        (trial / CHECKPOINTS / "lock").write_text("123" if end == "killed" else "")
+        self.runs.append(Endless())
+        return self.runs[-1]
+
+
+def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_and_resume, "END_TIMEOUT", 0.05)
+    engine, watcher = Deaf(tmp_path, "killed", "finished"), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert trial.problem is None
+    assert [run.aborted for run in engine.runs] == [1, 0]
+    assert watcher.events == ["md: its ServerApp died; it is started again"]
+
+
+def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial,) = make(tmp_path, "md")
+    following = follow_and_resume._Follower(Fatal(tmp_path, 2), trial)
+    assert following.over
+    monkeypatch.setattr(CheckpointFolder, "is_claimed", lambda self: True)
+    assert not following.over
+
+
+def test_a_run_that_was_stopped_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cohort server stop` ends the ServerApp, which then looks as if it had died."""
+    monkeypatch.setattr(Killed, "stopped", True)
+    engine = Fatal(tmp_path, 2, None)
+    (trial,) = make(tmp_path, "md")
+    watcher = Watcher()
+    train(engine, [trial], watcher, at_once=False)
+    assert len(engine.submitted) == 1
+    assert watcher.events == ["md failed: was stopped"]

@@ -1,0 +1,253 @@
+"""`cohort advise`: from the folder of a run to the JSON object, the table and the sentence."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from deploy.cli import cli
+from deploy.engines import batched
+from deploy.runs.selector_advice import find_history, read_log
+from server.history import read_lines
+from strategies.advice import LoggedRound
+
+NAMES = (
+    *("uniform", "md", "mabs", "vrb", "avare", "prac-is", "adaptive-osmd"),
+    *("adaptive-osmd:learning-rate-multiplier=100", "forecast"),
+)
+
+
+def cohort(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return read_lines(folder / "history.jsonl")
+
+
+def log_of(folder: Path) -> list[LoggedRound]:
+    return read_log(find_history(folder)).rounds
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a comparison that `cohort simulate` made."""
+    folder = tmp_path_factory.mktemp("advice") / "run"
+    names = [each for name in ("md", "uniform", "pow-d") for each in ("--selector", name)]
+    arguments = ("--clients", 8, "--rounds", 15, "--per-round", 2, "--out", folder, "--quiet", *names)
+    result = cohort("simulate", "--engine", "batched", *arguments)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def edited(comparison: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies the uniform trial and changes its lines."""
+
+    def edit(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Path:
+        changed = change(lines(comparison / "uniform"))
+        (tmp_path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+        return tmp_path
+
+    return edit
+
+
+def each_round(**values: Any) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Change values in the lines of the rounds from 1 on; a function takes the line."""
+
+    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for line in all_lines:
+            if line["type"] == "round" and line["round"]:
+                line |= {key: value(line) if callable(value) else value for key, value in values.items()}
+        return all_lines
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"clients": [99, 1]},
+        {"counts": [10**30, 1]},
+        {"probabilities": None},
+        {"absent": [99], "num_available": 7},
+        {"num_available": "x"},
+    ],
+)
+def test_a_damaged_round_is_refused_with_the_name_of_the_file(
+    edited: Callable[..., Path], damage: dict[str, Any]
+) -> None:
+    result = cohort("advise", edited(each_round(**damage)))
+    assert result.exit_code == 2, result.output
+    assert "history.jsonl: " in result.output  # the lines are left out, or contradict each other
+
+
+def test_a_foreign_history_cannot_make_advise_read_a_device_without_end(edited: Callable[..., Path]) -> None:
+    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**all_lines[0], "client_sizes": "/dev/zero"}, *all_lines[1:]]
+
+    result = cohort("advise", edited(change))
+    assert result.exit_code == 2
+    assert "client-sizes = '/dev/zero': must be a file" in result.output
+
+
+def test_json_is_all_that_is_printed(comparison: Path) -> None:
+    result = cohort("advise", comparison, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert tuple(found) == NAMES
+    for each in found.values():
+        assert list(each) == ["variance", "low", "high", "exact"]
+        assert 0 < each["low"] <= each["variance"] <= each["high"]
+    assert found["uniform"] == {"variance": 1.0, "low": 1.0, "high": 1.0, "exact": True}
+    assert [name for name in NAMES if found[name]["exact"]] == ["uniform", "md"]
+
+
+def test_the_folder_of_a_trial_and_a_choice_of_selectors(comparison: Path) -> None:
+    result = cohort("advise", comparison / "md", "--selector", "md", "--selector", "avare", "--json")
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(result.stdout)) == ["uniform", "md", "avare"]
+
+
+def test_the_table_ends_with_advice(comparison: Path) -> None:
+    result = cohort("advise", comparison)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "from 15 rounds of" in text
+    assert "uniform/history.jsonl" in text.replace(" ", "")
+    assert "replayed" in text
+    assert ("Use " in text) != ("The log cannot tell: in its 15 rounds," in text)
+
+
+def test_the_importance_in_the_log_is_that_of_the_draws(comparison: Path) -> None:
+    for name in ("md", "uniform"):
+        rounds = log_of(comparison / name)
+        assert len(rounds) == 15
+        for round in rounds:
+            expected = round.counts / (round.counts.sum() * round.probabilities)
+            np.testing.assert_allclose(round.importance, expected, rtol=1e-6)
+
+
+def test_unavailable_clients_are_in_the_history(tmp_path: Path) -> None:
+    config = {"num-clients": 8, "num-rounds": 40, "seed": 5, "clients-per-round": 2, "selector": "md"}
+    run = {**config, "availability": "uniform:rates=0.6", "output-dir": str(tmp_path)}
+    batched.run(run)
+    rounds = [line for line in lines(tmp_path) if line["type"] == "round" and line["round"]]
+    assert any(line["absent"] for line in rounds)
+    for line in rounds:
+        assert len(line["absent"]) == 8 - line["num_available"]
+        assert not {*line["absent"]} & {*line["clients"]}
+    for logged in log_of(tmp_path):
+        if logged.clients.size < 8 - logged.absent.size and not logged.everyone:
+            expected = logged.counts / (logged.counts.sum() * logged.probabilities)
+            np.testing.assert_allclose(logged.importance, expected, rtol=1e-6)
+    result = cohort("advise", tmp_path, "--selector", "forecast", "--json")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_missing_norm_or_reply_is_made_up_for(edited: Callable[..., Path], comparison: Path) -> None:
+    """In each round with two clients the first one's norm is missing: the other's importance doubles."""
+
+    def without_first(line: dict[str, Any]) -> list[float | None]:
+        norms = line["update_norms"]
+        return [None, *norms[1:]] if len(norms) == 2 else norms
+
+    before = log_of(comparison / "uniform")
+    after = log_of(edited(each_round(update_norms=without_first)))
+    for one, other in zip(before, after, strict=True):
+        if one.clients.size == 2:
+            assert other.clients.tolist() == [one.clients[1]]
+            np.testing.assert_allclose(other.importance, 2 * one.importance[1:])
+
+
+def test_skipped_rounds_are_left_out(edited: Callable[..., Path]) -> None:
+    def skip(line: dict[str, Any]) -> str:
+        return "quorum" if line["round"] == 3 else ""
+
+    assert [each.number for each in log_of(edited(each_round(skipped=skip)))] == [1, 2, *range(4, 16)]
+
+
+def without(kind: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    return lambda all_lines: [line for line in all_lines if line["type"] != kind]
+
+
+def few_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in all_lines if line.get("round", 0) < 5]
+
+
+def buffered(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**all_lines[0], "mode": "buffered"}, *all_lines[1:]]
+
+
+def no_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in all_lines if not line.get("round")]
+
+
+def other_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for line in all_lines:
+        if line["type"] == "roster":
+            line["client_sizes"] = line["client_sizes"][::-1]
+    return all_lines
+
+
+def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for line in all_lines:
+        if line["type"] == "roster":
+            line |= {"client_ids": ["client-00"], "client_sizes": [5], "client_groups": None}
+    return all_lines
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (buffered, "cannot be studied: its rounds are buffered"),
+        (no_rounds, "has no round in which clients trained"),
+        (few_rounds, "has 4 round(s) with norms in which a selector must leave clients out; at least 10"),
+        (one_client, "has one client, so there is nothing to select"),
+        (other_sizes, "the weights do not follow from the data sizes in the history"),
+        (without("roster"), "has no roster line before round 1"),
+        (without("run"), "its first line, the settings of the run, is missing"),
+        (each_round(update_norms=lambda line: [None] * len(line["clients"])), "has no update norms"),
+        (each_round(update_norms=lambda line: [0.0] * len(line["clients"])), "all update norms are 0"),
+        (each_round(probabilities=lambda line: [0.0] * len(line["clients"])), "is not above 0"),
+        (each_round(num_available=7), "does not say which clients were unavailable"),
+        (each_round(num_available=7, absent=lambda line: line["clients"][:1]), "an unavailable client was"),
+    ],
+)
+def test_a_history_that_cannot_be_studied_is_refused(
+    edited: Callable[..., Path], change: Any, message: str
+) -> None:
+    result = cohort("advise", edited(change))
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not result.stdout
+
+
+def test_a_field_that_is_missing_is_named(edited: Callable[..., Path]) -> None:
+    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for line in all_lines:
+            line.pop("weights", None)
+        return all_lines
+
+    assert "cannot be studied, since it has no 'weights'" in cohort("advise", edited(change)).stderr
+
+
+def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
+    biased = tmp_path / "biased"
+    shutil.copytree(comparison / "pow-d", biased)
+    for arguments, message in (
+        ([tmp_path / "nowhere"], "holds no history (history.jsonl)"),
+        ([biased], "selector = 'pow-d' of the run: the log cannot tell, since this selector is biased"),
+        ([comparison, "--selector", "pow-d"], "selector = 'pow-d': cannot be studied"),
+        ([comparison, "--selector", "delta"], "it polls clients for diversity, gradient_variance"),
+        ([comparison, "--selector", "nope"], "selector = 'nope': must be one of"),
+        ([comparison, "--selector", "osmd:alpha=3"], "alpha = 3"),
+    ):
+        result = cohort("advise", *arguments)
+        assert result.exit_code == 2, result.output
+        assert message in result.stderr

@@ -1,0 +1,395 @@
+"""FedVARP and SCAFFOLD on problems with a known solution: they are unbiased and reduce variance or drift."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategies.rounds.control_variates import KINDS, ClientVariates, FedVARP, Scaffold, create_variates
+from strategies.selectors import create
+
+from ...support.selections import feedback
+
+SIZES = np.array([1.0, 9.0, 2.0, 4.0, 3.0, 5.0])
+M, K, D = SIZES.size, 2, 4
+SHARES = SIZES / SIZES.sum()
+
+
+def remember(
+    variates: ClientVariates, updates: dict[int, Any], steps: float = 1.0, learning_rate: float = 1.0
+) -> None:
+    pairs = [(client, {"w": np.asarray(update)}) for client, update in updates.items()]
+    variates.remember(list(updates), iter(pairs), np.full(len(pairs), steps), learning_rate)
+
+
+def step(variates: ClientVariates, selection: Any, updates: np.ndarray) -> np.ndarray:
+    """Return sum_m λ_m y_m + sum_m c_m (u_m - y_m)."""
+    mean = variates.mean()
+    total = np.zeros(D) if mean is None else mean["w"].copy()
+    for client, weight in zip(selection.clients, selection.weights, strict=True):
+        baseline = variates.baseline(int(client))
+        total += weight * (updates[client] - (0.0 if baseline is None else baseline["w"]))
+    return total
+
+
+def is_mean(estimates: np.ndarray, truth: np.ndarray) -> bool:
+    """Return whether the mean of estimates (N, D) is the truth; false by chance once in 40,000 per entry."""
+    error = np.abs(estimates.mean(axis=0) - truth)
+    return bool((error < 4.5 * estimates.std(axis=0) / np.sqrt(len(estimates))).all())
+
+
+def selector(name: str, **settings: Any) -> Any:
+    return create(name, M, client_sizes=SIZES, clients_per_round=K, num_rounds=50, seed=1, **settings)
+
+
+# --- FedVARP ---------------------------------------------------------------------------------------------
+
+
+def test_fedvarp_by_hand() -> None:
+    """Three clients with λ = 1/2, 1/4, 1/4; the second is selected with c = 1/4 · 2."""
+    variates = FedVARP()
+    variates.begin([0.5, 0.25, 0.25])
+    assert variates.mean() is None
+    assert variates.baseline(0) is None
+    remember(variates, {0: [2.0], 1: [4.0]})
+    variates.begin([0.5, 0.25, 0.25])
+    mean, baseline = variates.mean(), variates.baseline(1)
+    assert mean is not None
+    assert baseline is not None
+    assert mean["w"].tolist() == [2.0]  # 2/2 + 4/4 + 0/4
+    assert baseline["w"].tolist() == [4.0]
+    assert variates.baseline(2) is None
+    assert variates.outgoing(1) is None
+    remember(variates, {1: [8.0]})
+    assert mean["w"] + 0.5 * (8.0 - baseline["w"]) == pytest.approx(4.0)  # the step of the round
+    variates.begin([0.0, 0.5, 0.5])  # the first one is unavailable
+    mean = variates.mean()
+    assert mean is not None
+    assert mean["w"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("uniform", {}),
+        ("uniform", {"replacement": False}),
+        ("md", {}),
+        ("lipschitz-is", {"lipschitz": np.arange(1.0, 7)}),
+    ],
+)
+def test_the_step_is_unbiased_whatever_is_remembered(name: str, settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    memory, updates = rng.normal(3, 5, (4, D)), rng.normal(1, 2, (M, D))
+    chosen, variates = selector(name, **settings), FedVARP()
+    remember(variates, dict(enumerate(memory)))  # two never replied
+    variates.begin(SHARES)
+    steps = np.array([step(variates, chosen.select(number), updates) for number in range(2_000)])
+    assert is_mean(steps, SHARES @ updates)
+    assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # that would be detected
+
+
+def test_unavailable_clients_have_no_part_in_target_or_mean() -> None:
+    rng = np.random.default_rng(1)
+    memory, updates = rng.normal(0, 5, (M, D)), rng.normal(0, 2, (M, D))
+    here = np.array([0, 1, 3])
+    shares = np.where(np.isin(np.arange(M), here), SIZES, 0.0)
+    shares /= shares.sum()
+    chosen, variates = selector("uniform"), FedVARP()
+    remember(variates, dict(enumerate(memory)))
+    variates.begin(shares)
+    steps = [step(variates, chosen.select(number, available=here), updates) for number in range(2_000)]
+    assert is_mean(np.array(steps), shares @ updates)
+
+
+def test_the_variance_falls_to_0_as_updates_stop_changing() -> None:
+    rng = np.random.default_rng(2)
+    last, change = rng.normal(0, 1, (M, D)), rng.normal(0, 1, (M, D))
+    chosen, variates = selector("uniform"), FedVARP()
+    errors, plain = [], []
+    for number in range(1, 301):
+        updates = last + change * 0.9**number
+        variates.begin(SHARES)
+        selection = chosen.select(number)
+        truth = SHARES @ updates
+        errors.append(np.linalg.norm(step(variates, selection, updates) - truth))
+        remember(variates, {int(client): updates[client] for client in selection.clients})
+        plain.append(np.linalg.norm(selection.weights @ updates[selection.clients] - truth))
+    assert variates.num_seen == M
+    assert max(errors[-20:]) < 1e-10
+    assert np.mean(plain[-20:]) > 0.5  # without FedVARP the sampling noise stays
+
+
+def test_the_selector_learns_whose_updates_still_change() -> None:
+    """Less its baseline, the norm of an update that never changes is 0."""
+    variates, chosen = FedVARP(), selector("avare")
+    updates = np.tile(np.full(D, 5.0), (M, 1))
+    for number in range(1, 121):
+        updates[1] = np.random.default_rng(number).normal(0, 5, D)
+        variates.begin(SHARES)
+        selection = chosen.select(number)
+        baselines = [variates.baseline(int(client)) for client in selection.clients]
+        norms = [
+            np.linalg.norm(updates[client] - (0.0 if baseline is None else baseline["w"]))
+            for client, baseline in zip(selection.clients, baselines, strict=True)
+        ]
+        remember(variates, {int(client): updates[client] for client in selection.clients})
+        chosen.update(number, selection, feedback(norms))
+    assert np.argmax(chosen.probabilities) == 1
+    assert chosen.probabilities[1] > 0.5
+
+
+# --- SCAFFOLD --------------------------------------------------------------------------------------------
+
+
+class Quadratics:
+    """f_m(w) = (w - a_m)' H_m (w - a_m) / 2, unlike in a_m and H_m; the target is sum_m λ_m f_m."""
+
+    steps, learning_rate = 10, 0.08
+
+    def __init__(self, seed: int = 4) -> None:
+        rng = np.random.default_rng(seed)
+        self.centres = rng.normal(0, 3, (M, D))
+        self.curvatures = rng.uniform(0.3, 3.0, (M, D))
+        self.optimum = (SHARES @ (self.curvatures * self.centres)) / (SHARES @ self.curvatures)
+
+    def train(self, client: int, w: np.ndarray, control: dict[str, np.ndarray] | None) -> np.ndarray:
+        """Run a client's local steps, with the control added to each gradient."""
+        v = w.copy()
+        for _ in range(self.steps):
+            gradient = self.curvatures[client] * (v - self.centres[client])
+            v -= self.learning_rate * (gradient + (0.0 if control is None else control["w"]))
+        return v
+
+    def federated(self, variates: ClientVariates | None, chosen: Any, rounds: int) -> np.ndarray:
+        w = np.zeros(D)
+        for number in range(1, rounds + 1):
+            if variates is not None:
+                variates.begin(SHARES)
+            selection = chosen.select(number)
+            moves = {
+                int(m): self.train(int(m), w, None if variates is None else variates.outgoing(int(m))) - w
+                for m in selection.clients
+            }
+            delta = sum(
+                weight * moves[int(m)] for m, weight in zip(selection.clients, selection.weights, strict=True)
+            )
+            if variates is not None:
+                remember(variates, moves, self.steps, self.learning_rate)
+            chosen.update(number, selection, feedback([np.linalg.norm(move) for move in moves.values()]))
+            w = w + delta
+        return w
+
+
+@pytest.mark.parametrize("name", ["full", "md", "uniform", "adaptive-osmd"])
+def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name: str) -> None:
+    problem = Quadratics()
+    settings = {"learning_rate_multiplier": 100.0} if name == "adaptive-osmd" else {}
+    reached = problem.federated(Scaffold(), selector(name, **settings), 600)
+    assert np.abs(reached - problem.optimum).max() < 1e-9
+    # Even with all clients in every round, and without any noise.
+    drifted = problem.federated(None, selector("full"), 600)
+    assert np.abs(drifted - problem.optimum).max() > 0.05
+
+
+def test_the_server_computes_the_controls_that_clients_would_store() -> None:
+    """Algorithm 1 of the paper as printed, option II: clients store c_m and send its change."""
+    problem, chosen, variates = Quadratics(), selector("uniform", replacement=False), Scaffold()
+    own = np.zeros((M, D))
+    w = np.ones(D)
+    for number in range(1, 30):
+        variates.begin(np.full(M, 1 / M))
+        common = own.mean(axis=0)
+        selection = chosen.select(number)
+        moves = {}
+        for m in selection.clients:
+            outgoing = variates.outgoing(int(m))
+            if outgoing is not None:
+                assert outgoing["w"] == pytest.approx(common - own[m], abs=1e-12)
+            v = problem.train(int(m), w, {"w": common - own[m]})
+            own[m] += -common + (w - v) / (problem.steps * problem.learning_rate)
+            moves[int(m)] = v - w
+        remember(variates, moves, problem.steps, problem.learning_rate)
+        w = w + sum(moves.values()) / K
+    state = variates.state_dict()
+    assert sorted(state["clients"]) == list(range(M))
+    assert state["memory/w"] == pytest.approx(own[state["clients"]], abs=1e-12)
+
+
+def test_at_the_optimum_no_client_moves() -> None:
+    problem, variates = Quadratics(), Scaffold()
+    gradients = problem.curvatures * (problem.optimum - problem.centres)
+    remember(variates, {m: -gradient for m, gradient in enumerate(gradients)})  # steps · rate = 1
+    variates.begin(SHARES)
+    for m in range(M):
+        moved = problem.train(m, problem.optimum, variates.outgoing(m)) - problem.optimum
+        assert np.abs(moved).max() < 1e-12
+
+
+def test_the_controls_estimate_the_gradient_without_bias() -> None:
+    """A client's direction g_m + c - c_m averages to sum λ g over the draws, for any c_m."""
+    rng = np.random.default_rng(6)
+    gradients, controls = rng.normal(0, 3, (M, D)), rng.normal(0, 3, (M, D))
+    variates = Scaffold()
+    remember(variates, {m: -control for m, control in enumerate(controls)})
+    variates.begin(SHARES)
+    chosen, rounds = selector("md"), 2_000
+    estimates = np.zeros((rounds, D))
+    for number in range(rounds):
+        selection = chosen.select(number)
+        for m, weight in zip(selection.clients, selection.weights, strict=True):
+            outgoing = variates.outgoing(int(m))
+            assert outgoing is not None
+            estimates[number] += weight * (gradients[m] + outgoing["w"])
+    assert is_mean(estimates, SHARES @ gradients)
+
+
+def test_a_client_without_a_control_is_sent_the_mean_alone() -> None:
+    variates = Scaffold()
+    variates.begin(SHARES)
+    assert variates.outgoing(0) is None
+    remember(variates, {1: [-4.0]}, steps=2, learning_rate=0.5)
+    variates.begin([0.5, 0.25, 0.25])
+    for client, expected in ((0, 1.0), (1, -3.0), (2, 1.0)):
+        outgoing = variates.outgoing(client)
+        assert outgoing is not None
+        assert outgoing["w"].tolist() == [expected]
+    assert variates.baseline(1) is None
+    assert variates.mean() is None
+
+
+@pytest.mark.parametrize("steps", [np.nan, 0.0, np.inf])
+def test_a_client_with_unknown_steps_keeps_its_control(steps: float) -> None:
+    variates = Scaffold()
+    remember(variates, {1: [-4.0]})
+    variates.begin([0.5, 0.5])
+    remember(variates, {0: [1.0], 1: [100.0]}, steps=steps)
+    assert variates.num_seen == 1
+    assert variates.state_dict()["memory/w"].tolist() == [[4.0]]
+
+
+# --- both ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_loaded_state_goes_on_bit_for_bit(name: str, dtype: Any) -> None:
+    rng = np.random.default_rng(7)
+    rounds = [
+        {
+            int(m): {"w": rng.normal(size=(3, 2)).astype(dtype), "b": np.array(rng.normal(), dtype)}
+            for m in chosen
+        }
+        for chosen in (rng.choice(9, 4, replace=False) for _ in range(8))
+    ]
+    shares = rng.dirichlet(np.ones(9))
+
+    def play(variates: ClientVariates, some: Iterable[dict[int, Any]]) -> list[Any]:
+        seen = []
+        for updates in some:
+            variates.begin(shares)
+            seen.append([variates.mean(), *(variates.outgoing(m) for m in range(9))])
+            variates.remember(list(updates), updates.items(), np.full(4, 3.0), 0.1)
+        return seen
+
+    whole, first, second = (create_variates(name) for _ in range(3))
+    expected = play(whole, rounds)[4:]
+    play(first, rounds[:4])
+    second.load_state_dict({key: np.array(array) for key, array in first.state_dict().items()})
+    for theirs, ours in zip(expected, play(second, rounds[4:]), strict=True):
+        for a, b in zip(theirs, ours, strict=True):
+            assert (a is None) == (b is None)
+            for key in a or ():
+                assert a[key].dtype == dtype
+                assert np.array_equal(a[key], b[key])
+    left, right = whole.state_dict(), second.state_dict()
+    assert left.keys() == right.keys()
+    assert all(np.array_equal(left[key], right[key]) for key in left)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_empty_state_can_be_saved_and_loaded(name: str) -> None:
+    variates = create_variates(name)
+    variates.load_state_dict(create_variates(name).state_dict())
+    assert variates.num_seen == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_state_is_a_copy_and_returned_arrays_are_read_only(name: str) -> None:
+    variates = create_variates(name)
+    update = np.ones(2)
+    remember(variates, {0: update})
+    update[:] = 7
+    state = variates.state_dict()
+    kept = state["memory/w"].copy()
+    assert np.abs(kept).tolist() == [[1.0, 1.0]]
+    state["memory/w"][:] = 9
+    assert np.array_equal(variates.state_dict()["memory/w"], kept)
+    baseline = variates.baseline(0)
+    if baseline is not None:
+        with pytest.raises(ValueError, match="read-only"):
+            baseline["w"] += 1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_removed_clients_are_forgotten(name: str) -> None:
+    variates = create_variates(name)
+    remember(variates, {0: [1.0], 3: [2.0], 4: [3.0]})
+    variates.forget([3, 99])
+    state = variates.state_dict()
+    assert state["clients"].tolist() == [0, 4]
+    assert np.abs(state["memory/w"]).tolist() == [[1.0], [3.0]]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_update_that_is_not_finite_is_not_remembered(name: str) -> None:
+    variates = create_variates(name)
+    remember(variates, {0: [1.0, 2.0], 1: [np.nan, 0.0], 2: [np.inf, 0.0]})
+    assert variates.state_dict()["clients"].tolist() == [0]
+
+
+def memory_of(name: str = "fedvarp", **changes: Any) -> dict[str, Any]:
+    variates = create_variates(name)
+    remember(variates, {0: [1.0, 2.0], 3: [2.0, 3.0]})
+    return {**variates.state_dict(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (memory_of("scaffold"), "state['name'] = 'scaffold': must be 'fedvarp'"),
+        ({}, "state['name'] = '': must be 'fedvarp'"),
+        (memory_of(clients=np.array([1, 1])), "must be distinct whole numbers"),
+        (memory_of(clients=np.array([0.5, 1])), "must be distinct whole numbers"),
+        ({**memory_of(), "memory/w": np.ones((3, 2))}, "state['memory/w'] has shape (3, 2): must be (2, …)"),
+        ({**memory_of(), "memory/w": np.full((2, 2), np.nan)}, "finite"),
+        ({"name": memory_of()["name"], "clients": np.array([1])}, "0 parameters in memory of 1 clients"),
+    ],
+)
+def test_a_wrong_state_is_refused_and_changes_nothing(state: dict[str, Any], message: str) -> None:
+    variates = FedVARP()
+    remember(variates, {5: [1.0]})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        variates.load_state_dict(state)
+    assert variates.state_dict()["clients"].tolist() == [5]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="variates = 'saga': must be one of fedvarp, scaffold"):
+        create_variates("saga")
+    variates = FedVARP()
+    remember(variates, {2: [1.0]})
+    for shares in ([0.5, -0.5], [np.nan, 1.0], [[1.0]]):
+        with pytest.raises(ValueError, match=r"shares has shape .* finite numbers >= 0"):
+            variates.begin(shares)
+    with pytest.raises(ValueError, match=r"shares has shape \(2,\): client 2 has none"):
+        variates.begin([0.5, 0.5])
+    with pytest.raises(ValueError, match=r"has arrays \{'w': \(2,\)\}: must be \{'w': \(1,\)\}"):
+        remember(variates, {1: [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"learning_rate = 0\.0: must be finite and greater than 0"):
+        remember(variates, {1: [1.0]}, learning_rate=0.0)
+    with pytest.raises(ValueError, match=r"steps has shape \(1,\): must be \(2,\)"):
+        variates.remember([0, 1], [], [1.0], 0.1)
+    with pytest.raises(ValueError, match="updates holds client 1: must be 0"):
+        variates.remember([0], [(1, {"w": np.ones(1)})], [1.0], 0.1)

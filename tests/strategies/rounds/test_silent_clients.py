@@ -1,0 +1,240 @@
+"""How long a round waits, and whom it does without; hand-computed cases of a few clients."""
+
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategies.options import Faults
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.waiting.silent_clients import KINDS, Patience
+from strategies.selectors import create
+
+
+def exchange(
+    patience: Patience,
+    round: int,
+    clients: list[int],
+    seconds: list[float],
+    kind: str = "train",
+    limit: float = 60.0,
+) -> float:
+    """Play an exchange in which the clients answer after so many seconds; return how long it lasts."""
+    wait = patience.wait(kind, round, np.array(clients), limit)
+    now = 0.0
+    for position in np.argsort(seconds, kind="stable"):
+        if not seconds[position] <= wait.end():
+            break
+        now = seconds[position]
+        wait.answered(int(position), now)
+    ended = max(now, wait.end())
+    wait.close(ended)
+    return ended
+
+
+def test_a_wait_ends_when_nobody_can_be_expected_any_more() -> None:
+    patience = Patience(6, shortest=1.0)
+    # Nobody is known: three times as long as four of five needed, 4 s.
+    assert exchange(patience, 1, [0, 1, 2, 3], [2.0, 3.0, 4.0, inf]) == 12.0
+    # Clients 0 and 1 are known to need 2 and 3 s; client 3 is in debt, and gets twice the usual time.
+    assert exchange(patience, 2, [0, 1], [2.0, inf]) == 9.0
+    assert exchange(patience, 9, [0, 3], [2.0, inf]) == 8.0
+    # All have answered.
+    assert exchange(patience, 10, [0, 2], [2.0, 4.0]) == 4.0
+
+
+def test_one_instant_answer_does_not_end_the_first_exchange_of_a_run() -> None:
+    patience = Patience(200, shortest=1.0)
+    seconds = [0.01, 0.01, 7.0, 8.0, inf, 30.0]
+    assert exchange(patience, 1, list(range(6)), seconds, limit=3600.0) == 3 * 8.0
+    # Four times are known. Of 12 clients, the second answer makes them six; most of the 12 are missing.
+    twelve = list(range(20, 32))
+    assert exchange(patience, 2, twelve, [0.01, 9.0] + [inf] * 10, limit=3600.0) == 6 * 8.0
+    # As many times as are remembered are enough for any number of clients.
+    patience = Patience(200, shortest=1.0)
+    exchange(patience, 1, list(range(64)), [1.0] * 64)
+    assert exchange(patience, 2, list(range(200)), [inf] * 200) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("shortest", "limit", "ended"), [(1.0, 60.0, 3.0), (5.0, 60.0, 5.0), (5.0, 2.0, 2.0)]
+)
+def test_a_wait_is_neither_too_short_nor_longer_than_its_limit(
+    shortest: float, limit: float, ended: float
+) -> None:
+    assert exchange(Patience(2, shortest), 1, [0, 1], [1.0, inf], limit=limit) == ended
+
+
+def test_without_a_shortest_wait_every_wait_lasts_until_its_limit() -> None:
+    patience = Patience(2, inf, quarantines=False)
+    assert exchange(patience, 1, [0, 1], [1.0, inf]) == 60.0
+    assert patience.quarantined(2).size == 0
+
+
+def test_the_wait_doubles_while_most_clients_are_silent() -> None:
+    patience = Patience(5, shortest=0.1, quarantines=False)
+    exchange(patience, 1, [0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
+    ends = [exchange(patience, round, [0, 1, 2, 3], [inf] * 4) for round in range(2, 6)]
+    assert ends == [6.0, 12.0, 24.0, 48.0]
+    exchange(patience, 6, [0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
+    assert exchange(patience, 7, [0, 1, 2, 3], [1.0, 1.0, 1.0, inf]) == 3.0
+
+
+def test_a_client_that_is_slow_on_purpose_delays_a_round_by_a_bounded_time() -> None:
+    """It answers just in time, each time a little later."""
+    patience = Patience(20, shortest=1.0)
+    slow, lasted = 1.0, []
+    for round in range(1, 60):
+        lasted.append(exchange(patience, round, list(range(5)), [1.0, 1.0, 1.0, 1.0, slow], limit=inf))
+        wait = patience.wait("train", round, np.array([4]), inf)
+        slow = 0.99 * wait.end()
+    assert max(lasted) <= 30.0
+
+
+def test_a_silent_client_is_asked_ever_more_rarely() -> None:
+    patience = Patience(4, shortest=1.0)
+    asked = []
+    for round in range(1, 301):
+        who = [client for client in range(4) if client not in patience.quarantined(round)]
+        asked += [round] if 3 in who else []
+        exchange(patience, round, who, [1.0 if client < 3 else inf for client in who])
+    assert asked == [1, 6, 23, 88, 153, 218, 283]
+
+
+def test_three_answers_take_back_a_silence() -> None:
+    def next_quarantine(answers: int) -> int:
+        patience = Patience(2, shortest=1.0)
+        exchange(patience, 1, [0, 1], [1.0, inf])
+        for round in range(6, 6 + answers):
+            exchange(patience, round, [0, 1], [1.0, 1.0])
+        exchange(patience, 20, [0, 1], [1.0, inf])
+        return sum(1 in patience.quarantined(round) for round in range(21, 200))
+
+    assert [next_quarantine(answers) for answers in range(5)] == [16, 10, 6, 4, 4]
+
+
+def test_answers_to_polls_do_not_make_up_for_silence_in_training() -> None:
+    patience = Patience(2, shortest=1.0)
+    for round in (1, 6):
+        exchange(patience, round, [0, 1], [0.1, 0.1], "poll")
+        exchange(patience, round, [0, 1], [1.0, inf])
+    assert patience.quarantined(22).tolist() == [1]
+    assert exchange(patience, 30, [0, 1], [0.1, 0.1], "poll") == 0.1
+
+
+def test_a_late_answer_tells_that_a_client_is_slow_and_not_silent() -> None:
+    patience = Patience(4, shortest=1.0)
+    exchange(patience, 1, [0, 1, 2], [1.0, 1.0, 1.0])
+    wait = patience.wait("train", 2, np.array([0, 3]), 60.0)
+    wait.answered(0, 1.0)
+    wait.close(3.0)
+    assert patience.quarantined(3).tolist() == [3]
+    wait.late(1, 8.0)
+    assert patience.quarantined(3).size == 0
+    assert exchange(patience, 3, [0, 3], [1.0, 8.0]) == 8.0
+
+
+def test_late_answers_do_not_end_a_later_quarantine() -> None:
+    patience = Patience(2, shortest=1.0)
+    for round in (1, 2):
+        wait = patience.wait("train", round, np.array([0, 1]), 60.0)
+        wait.answered(0, 1.0)
+        wait.close(50.0)
+        wait.late(1, 51.0)
+    assert patience.quarantined(3).tolist() == [1]
+
+
+def test_a_client_for_which_a_round_does_not_wait_is_not_silent() -> None:
+    patience = Patience(3, shortest=1.0)
+    wait = patience.wait("train", 1, np.array([0, 1, 2]), 60.0)
+    wait.answered(0, 1.0)
+    wait.answered(1, 1.5)  # enough: over-selection
+    wait.close(1.5)
+    assert patience.quarantined(2).size == 0
+
+
+@pytest.mark.parametrize(("seconds", "silent"), [(0.5, []), (20.0, [2])])
+def test_who_goes_offline_is_silent_if_the_round_has_waited(seconds: float, silent: list[int]) -> None:
+    patience = Patience(3, shortest=1.0)
+    exchange(patience, 1, [0, 1, 2], [10.0, 10.0, 10.0])
+    wait = patience.wait("train", 2, np.array([0, 1, 2]), 60.0)
+    for position in (0, 1):
+        wait.answered(position, 10.0)
+    wait.lost(2, seconds)
+    assert wait.end() == 0.0  # nobody is left to wait for
+    wait.close(max(10.0, seconds))
+    assert patience.quarantined(3).tolist() == silent
+
+
+def rounds_of(silent: list[int], m: int = 8, **faults: Any) -> RoundLogic:
+    logic = RoundLogic(create("uniform", m, clients_per_round=2), Faults(**faults), shortest_deadline=1.0)
+    wait = logic.wait("train", 1, np.arange(m), 60.0)
+    assert wait is not None
+    for client in set(range(m)) - set(silent):
+        wait.answered(client, 1.0)
+    wait.close(60.0)
+    return logic
+
+
+def test_silent_clients_are_not_selectable() -> None:
+    logic = rounds_of([2, 5])
+    everyone, some = logic.open(2), logic.open(2, np.array([1, 2, 3, 4]))
+    assert (everyone.num_available, everyone.quarantined.tolist()) == (6, [2, 5])
+    assert everyone.silent.tolist() == [2, 5]
+    assert (some.num_available, some.quarantined.tolist()) == (3, [2])
+    assert logic.open(6).quarantined.size == 0
+
+
+def test_if_most_clients_are_silent_none_is_quarantined() -> None:
+    assert rounds_of([0, 1, 2, 3]).open(2).silent.tolist() == [0, 1, 2, 3]
+    assert rounds_of([0, 1, 2, 3, 4]).open(2).silent.size == 0
+    assert rounds_of([0], m=2, quorum=2).open(2).silent.size == 0
+    assert rounds_of(list(range(8))).open(2).num_available == 8
+
+
+def test_without_silence_nobody_is_quarantined_and_waits_are_learned() -> None:
+    logic = rounds_of([2, 5], silence=False)
+    assert logic.open(2).quarantined.size == 0
+    wait = logic.wait("train", 2, np.array([0, 2]), 60.0)
+    assert wait is not None
+    wait.answered(0, 1.0)
+    assert wait.end() == 3.0
+
+
+def test_patience_goes_on_bit_for_bit_from_its_state() -> None:
+    def play(patience: Patience, rounds: range) -> list[float]:
+        ends = []
+        for round in rounds:
+            rng = np.random.default_rng(round)
+            who = [client for client in range(9) if client not in patience.quarantined(round)]
+            seconds = np.where(rng.random(len(who)) < 0.2, inf, rng.gamma(2.0, 3.0, len(who)))
+            ends.append(exchange(patience, round, who, seconds.tolist(), KINDS[round % 3]))
+            if round == 9:
+                patience.add_clients(1)
+        return ends
+
+    straight, first, second = Patience(8, 1.0), Patience(8, 1.0), Patience(0, 1.0)
+    straight.add_clients(1)
+    first.add_clients(1)
+    expected = play(straight, range(1, 30))
+    begun = play(first, range(1, 15))
+    second.load_state_dict(first.state_dict())
+    assert begun + play(second, range(15, 30)) == expected
+    for name, array in straight.state_dict().items():
+        np.testing.assert_array_equal(array, second.state_dict()[name], name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"until": np.zeros(3, dtype=np.int32)}, r"state\['until'\] is int32"),
+        ({"debts": np.zeros((2, 3), dtype=np.uint8)}, r"state\['debts'\] is uint8 of shape \(2, 3\)"),
+        ({"more": np.zeros(1)}, "state has keys"),
+        ({"poll/times": np.full(3, nan)}, r"state\['times'\] of shape \(3,\)"),
+        ({"train/back_off": np.array(99)}, r"state\['back_off'\] = 99"),
+    ],
+)
+def test_a_wrong_state_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Patience(3, 1.0).load_state_dict({**Patience(3, 1.0).state_dict(), **change})
