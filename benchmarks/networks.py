@@ -4,8 +4,8 @@
 
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
-the device; the simulator copies mini-batches to it and updates from it, since selectors and server
-strategies are in NumPy. Both compute in float32 without TF32.
+the device; the simulator copies mini-batches to it, and from it the updates of small models or the sum of
+those of large ones, since selectors and server strategies are in NumPy. Both compute in float32 without TF32.
 """
 
 from __future__ import annotations

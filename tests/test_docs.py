@@ -1,6 +1,7 @@
 """The documents: their examples run, and their links lead somewhere."""
 
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -106,3 +107,10 @@ def test_a_command_is_accepted(command: str, tmp_path: Path, monkeypatch: pytest
     result = CliRunner().invoke(cli.cli, [*arguments, "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.stderr
     assert len(started) == 1
+
+
+def test_every_file_has_a_first_sentence_for_make_tree() -> None:
+    first_sentence = runpy.run_path(str(ROOT / "docs" / "extensions" / "tree.py"))["first_sentence"]
+    for room in ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks", "docs"):
+        for file in (ROOT / room).rglob("*.py"):
+            assert re.fullmatch(r".{10,}\.", first_sentence(file)), file

@@ -74,8 +74,7 @@ class Experiment:
         runs a small form of the experiment, which takes at most about a minute. `run` must be
         picklable.
     seeds : int
-        Default number of seeds. Often fewer than the paper's (OSMD: 5 instead of 10 in section F, 3 instead
-        of 5 in section G); a table shows how many there are.
+        Number of seeds, 0 to `seeds` - 1, unless a command names another; a table shows how many there are.
     known : Mapping[Cell, str]
         Results to compare ours with, printed in brackets after them. They are those of an independent
         implementation, unless `note` has a sentence that begins with "In brackets".

@@ -162,8 +162,8 @@ NOTES = {
     ),
     "networks": (
         "20 of 300 clients a round, 5 steps on mini-batches of 32, as in DELTA's Table 2. The loop is plain "
-        "PyTorch and keeps everything on the device; the simulator has Adaptive-OSMD and aggregates in "
-        "NumPy. Both compute in float32 without TF32."
+        "PyTorch and keeps everything on the device; the simulator has Adaptive-OSMD and moves the model in "
+        "NumPy. Both compute in float32 without TF32; the simulator's numbers are the same each time."
     ),
     "aggregation": (
         "CPU seconds of the aggregation of a round on one thread, and memory above that of the replies."

@@ -122,7 +122,7 @@ class Kernel(ABC):
 
         A chunk holds positions in ``clients``. Each client is in one chunk. The results of a chunk do not
         depend on the other chunks in the call of `train`, bit for bit. If there are several chunks, the
-        updates are `StackedUpdates`.
+        updates of a kernel that trains on the CPU are `StackedUpdates`.
 
         Parameters
         ----------

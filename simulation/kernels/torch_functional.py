@@ -1,11 +1,15 @@
 """A kernel for torch models: `torch.func` turns the training of one client into the training of many."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from math import isfinite, nan
+from math import nan
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
@@ -15,6 +19,7 @@ from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
 from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
+from .gpu import Replayed, Step, UpdatesOnGPU
 
 # Default limit on a chunk's models and mini-batches, in bytes. The limit for a CPU is small: there, several
 # models in one convolution are slower than one model after another, except for the smallest models.
@@ -33,6 +38,7 @@ class Torch(Kernel):
     build : callable
         Returns the module; the values of its parameters are not used. The module's state must consist of
         parameters only, and its output must be a function of its input: no running statistics, no dropout.
+        Which operations it has must not depend on values.
     initial_arrays : callable
         Returns the initial arrays by parameter name, for a seed.
     device : str (default: "cpu")
@@ -66,8 +72,9 @@ class Torch(Kernel):
             parameter.numel() for _, parameter in module.named_parameters(remove_duplicate=False)
         )
         self._device = device
-        together = device != "cpu" and 4 * self._num_parameters < _SMALL
-        self._memory = memory or (_MEMORY_OF_GPU if together else _MEMORY)
+        on_gpu, is_small = device != "cpu", 4 * self._num_parameters < _SMALL
+        self._is_large_on_gpu = on_gpu and not is_small
+        self._memory = memory or (_MEMORY_OF_GPU if on_gpu and is_small else _MEMORY)
 
     def initial_arrays(self, seed: int) -> Arrays:
         return self._start(seed)
@@ -90,22 +97,42 @@ class Torch(Kernel):
     ) -> Trained:
         steps, widths = plan.work(data, clients)
         start = self._tensors(arrays)
-        # A GPU copies into page-locked memory many times faster than into other memory.
-        host = torch.empty((clients.size, self._num_parameters), pin_memory=self._device != "cpu")
-        losses, variances = np.empty(clients.size), np.full(clients.size, nan)
-        for chunk in self.chunks(data, clients, plan):
+        rows = self._empty(clients.size)
+        chunks = self.chunks(data, clients, plan)
+        numbers: list[list[Tensor]] = []  # on the device, so that a GPU need not wait for this process
+        replayed: dict[tuple[int, ...], Replayed] = {}
+        for chunk in chunks:
             work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
             added = None
             if controls is not None:
                 each = [self._tensors(controls[int(client)]) for client in clients[chunk]]
                 added = {name: torch.stack([one[name] for one in each]) for name in start}
             with _exactly():
-                moves, losses[chunk], variances[chunk] = self._train_chunk(start, work, plan, added)
+                moves, *found = self._train_chunk(start, work, plan, added, replayed)
             for row, move in zip(chunk.tolist(), moves, strict=True):
-                host[row].copy_(move, non_blocking=True)
+                rows[row].copy_(move, non_blocking=True)
+            numbers.append(found)
         if self._device != "cpu":
             torch.cuda.synchronize()
-        return Trained(StackedUpdates(host.numpy(), arrays, splitter(arrays)), losses, variances)
+        losses, variances = np.empty(clients.size), np.empty(clients.size)
+        for chunk, found in zip(chunks, numbers, strict=True):
+            losses[chunk], variances[chunk] = (each.cpu().numpy() for each in found)
+        split = splitter(arrays)
+        if rows.is_cuda:
+            return Trained(UpdatesOnGPU(rows, arrays, split), losses, variances)
+        return Trained(StackedUpdates(rows.numpy(), arrays, split), losses, variances)
+
+    def _empty(self, count: int) -> Tensor:
+        """Return memory for ``count`` updates.
+
+        A GPU adds the updates of large models many times faster than a CPU. So they stay in its memory,
+        unless they take a quarter of it. All others are copied into page-locked memory, which is many times
+        faster than into other memory.
+        """
+        shape = count, self._num_parameters
+        if not self._is_large_on_gpu or 16 * count * self._num_parameters > _memory_of(self._device):
+            return torch.empty(shape, pin_memory=self._device != "cpu")
+        return torch.empty(shape, device=self._device)
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         def capacity(width: int) -> int:
@@ -119,17 +146,22 @@ class Torch(Kernel):
         work: MiniBatches,
         plan: Plan,
         added: dict[str, Tensor] | None,
-    ) -> tuple[Tensor, Floats, list[float]]:
+        replayed: dict[tuple[int, ...], Replayed],
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Take all steps of G clients; return (G, P) updates, (G,) mean losses, (G,) gradient variances."""
         count = work.shape[0]
         models = {name: tensor.expand(count, *tensor.shape).clone() for name, tensor in start.items()}
-        shares = torch.from_numpy(work.shares).to(self._device)
-        step = vmap(grad_and_value(self._loss)) if count > 1 else self._step_of_one
+        shares = self._sent(work.shares)
+        step: Step = vmap(grad_and_value(self._loss)) if count > 1 else self._step_of_one
         losses = torch.zeros(count, device=self._device)
         variance = _Variance() if plan.measure_variance else None
         for inputs, labels in work:
-            batch = torch.from_numpy(inputs).to(self._device), torch.from_numpy(labels).to(self._device)
-            gradients, each = step(models, *batch, shares)
+            batch = self._sent(inputs), self._sent(labels), shares
+            if self._is_large_on_gpu and count == 1:
+                if work.shape not in replayed:
+                    replayed[work.shape] = Replayed(self._step_of_one, models, batch)
+                step = replayed[work.shape]
+            gradients, each = step(models, *batch)
             losses += each
             if variance:
                 variance.add(_flat({name: gradients[name] for name in start}))
@@ -141,8 +173,7 @@ class Torch(Kernel):
                     gradient = gradient + added[name]
                 model.sub_(gradient, alpha=plan.learning_rate)
         moves = _flat({name: model - start[name] for name, model in models.items()})
-        mean_losses = (losses / work.steps).cpu().numpy().astype(np.float64)
-        return moves, mean_losses, variance.values() if variance else [nan] * count
+        return moves, losses / work.steps, variance.values() if variance else torch.full((count,), nan)
 
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
@@ -173,6 +204,17 @@ class Torch(Kernel):
                 right += float((logits.argmax(dim=1) == labels).sum())
         return Metrics(loss / len(data), right / len(data))
 
+    def _sent(self, array: NDArray[Any]) -> Tensor:
+        """Return a tensor on the device; on the CPU it shares the array's memory.
+
+        This process waits until the GPU has done its work so far, but not if the model is large: a GPU copies
+        from page-locked memory while this process goes on. Small models train faster without this.
+        """
+        tensor = torch.from_numpy(array)
+        if self._is_large_on_gpu:
+            return tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor.to(self._device)
+
     def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
         return {name: torch.tensor(array, device=self._device) for name, array in arrays.items()}
 
@@ -194,16 +236,20 @@ class _Variance:
         self._mean += moved / self._count
         self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
 
-    def values(self) -> list[float]:
-        """Return the variance of each client; NaN after fewer than two gradients or if it is not finite."""
-        if self._count < 2:
-            return [nan] * len(self._squares)
-        return [each if isfinite(each) else nan for each in (self._squares / (self._count - 1)).tolist()]
+    def values(self) -> Tensor:
+        """Return (G,) the variance of each client; NaN after one gradient or if it is not finite."""
+        found = self._squares / (self._count - 1)  # 0 / 0 is NaN
+        return found.masked_fill(~found.isfinite(), nan)
 
 
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
     """Return (G, P) all parameters of each client."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
+
+
+def _memory_of(device: str) -> int:
+    """Return all bytes of a GPU's memory; the free bytes depend on its other users."""
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _exactly() -> AbstractContextManager[None]:

@@ -73,6 +73,11 @@ def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task
         for key in arrays:
             np.testing.assert_allclose(found[key], expected[key], atol=5e-5, rtol=0)
             assert np.array_equal(found[key], same[key])
+    np.testing.assert_allclose(gpu.updates.norms(), cpu.updates.norms(), rtol=1e-3)
+    np.testing.assert_allclose(gpu.losses, cpu.losses, rtol=1e-4)
+    sums = (each.updates.combined(np.array([0.5, 2.0])) for each in (cpu, gpu))
+    for expected, found in zip(*(each.values() for each in sums), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
 def test_grey_images_of_another_size_fit() -> None:

@@ -119,7 +119,7 @@ EXPERIMENTS = (
             federation=FULL_INFORMATION_FIGURE_2,
             methods={BASELINE: METHODS[BASELINE]} | FULL_INFORMATION,
         ),
-        seeds=3,
+        seeds=5,
         claim="with full information DELTA is ahead of IS, and both of FedAvg.",
         note="As delta-mnist, 200 rounds. All 200 clients train in every round. Both are half a point "
         "ahead of FedAvg after 120 rounds and level with it at the end; DELTA is not ahead of IS. "
@@ -147,7 +147,7 @@ EXPERIMENTS = (
             | FULL_INFORMATION
             | {"PracDELTA, fixed size": Method("prac-delta", {"design": "systematic"})},
         ),
-        seeds=3,
+        seeds=10,
         claim="theoretical DELTA is faster than FedAvg, IS, cluster-based IS and Power-of-Choice.",
         note="As delta-mnist, so with logistic regression and 10 clients a round; 100 rounds (the paper: a "
         "convolutional network on Fashion-MNIST and, by its general settings, 20 clients a round and 500 "

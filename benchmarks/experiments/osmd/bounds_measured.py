@@ -369,6 +369,7 @@ EXPERIMENTS = (
         title="the bounds of the regret beside the regret: log10 of their ratio",
         source=f"{PAPER}, Theorems 1, 3 and 4, Corollary 3; later version, Theorems 6, 8 and 10, section 4",
         run=run_bounds,
+        seeds=20,
         claim="the regret is at most the bound, which grows as the root of T.",
         note="The problem of section F, printed rates and γ, ā = 10 times the largest a before training, so "
         "that no a exceeds it. 0 would be a tight bound, 6 one that is a million times too large. Bound: of "
@@ -386,6 +387,7 @@ EXPERIMENTS = (
         title="the bounds of the gradient beside the gradient",
         source=f"{PAPER}, eq. 5 and Theorem 2; later version, section 4.1 and Theorem 9",
         run=run_gradient,
+        seeds=20,
         claim="the mean squared gradient is at most the bound, which is smaller for OSMD than for uniform "
         "sampling if the clients are unlike.",
         note="The problem of section F, μ = 0.1, B = 10, ā = 10 times the largest a before training. The "
@@ -404,6 +406,7 @@ EXPERIMENTS = (
         title="the bounds of FedAvg's gradient beside the gradient",
         source=f"{PAPER}, later version, section 4.2 with Theorem 5, and Theorem 9",
         run=run_fedavg,
+        seeds=20,
         claim="the mean squared gradient is at most the bound, which is smaller for OSMD than for uniform "
         "sampling if the clients are unlike and T is large.",
         note=f"The problem of section F, {LOCAL_STEPS} local steps on one sample each, and the largest step "

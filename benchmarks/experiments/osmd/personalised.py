@@ -156,6 +156,7 @@ EXPERIMENTS = (
         source="Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), H.1; "
         "the problem is ours",
         run=run,
+        seeds=20,
         claim="a sampler for each part of the gradient has at most the variance of one sampler for both "
         "(argued, not measured).",
         note="Ratios to the first row. Squared error: of the steps, summed over the rounds. One sampler: all "

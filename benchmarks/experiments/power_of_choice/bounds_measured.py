@@ -244,7 +244,7 @@ EXPERIMENTS = (
         title="the bounds of Power-of-Choice beside the gap on quadratics",
         source=f"{PAPER}, eqs. 4, 8, 9, 77 to 79 and 86, Theorems 3.1 and A.1",
         run=run_bounds,
-        seeds=3,
+        seeds=10,
         claim="the gap is at most the bound, whose bias grows with ρ̃/ρ̄.",
         note="30 clients, 3 a round, as poc-quadratic, 3000 rounds. Eq. 8: with the falling rate 1/(μ(t + "
         "γ)) of the theorem; eq. 9: with the fixed rate 2e-5; eq. 86: with weights in proportion to data "

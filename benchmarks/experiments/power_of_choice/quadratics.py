@@ -346,7 +346,7 @@ def _quadratic_experiment(
         title=f"Power-of-Choice on quadratics, {num_clients} clients",
         source=f"{PAPER}, Figure 2 and appendix F",
         run=functools.partial(run_quadratic, num_clients=num_clients),
-        seeds=3,
+        seeds=10,
         known=known_cells(known, ("rounds to 0.1", "rounds to 0.01", "log10 final gap")),
         claim=claim,
         note=f"{SETTING} The gap is {GAP}; the final one is the mean over the last twentieth of the 30,000 "
@@ -389,7 +389,7 @@ EXPERIMENTS = (
         title="Power-of-Choice on quadratics: the profile and the skew of selection",
         source=f"{PAPER}, Definition 3.2, Figures 2(d) and 8 (appendix G.1)",
         run=run_profile,
-        seeds=3,
+        seeds=20,
         claim="ρ̄ and ρ̃ are 1 for rand, and ρ̄ > 1 for every d; both grow with d. The number of times that "
         "pow-d selects a client is not in proportion to its data.",
         note=f"{SETTING} 5000 rounds (ours). 30 clients: d = 30 is the paper's d = K; 6 and 15 are ours. 100 "

@@ -205,7 +205,7 @@ EXPERIMENTS = (
         title="Power-of-Choice on Synthetic(1,1), logistic regression",
         source=f"{PAPER}, Figure 3 and appendix F",
         run=run_synthetic,
-        seeds=3,
+        seeds=20,
         known=known_cells(
             {
                 "m=1 rand": "131, median 95; .325",

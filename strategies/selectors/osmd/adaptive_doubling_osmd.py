@@ -12,7 +12,7 @@ from ...numerics.arrays import Array, Floats, Ints
 from ..records import Feedback, Selection
 from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
-from .experts import ExpertsSelector
+from .base import ExpertsSelector
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from ...numerics.arrays import Array, Floats, Ints
 from ..records import Feedback, Selection
 from ..settings import setting
-from .experts import ExpertsSelector, ExpertsSettings
+from .base import ExpertsSelector, ExpertsSettings
 from .rates import meta_rate, num_experts, smallest_rate
 
 LARGEST_ROOT = 1e30

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector
-from .experts import ExpertsSettings
+from .base import ExpertsSettings
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
 from strategies.selectors import available, create, selector_type
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.base import ExpertsSelector
 
 from ...support.selections import assert_same_state, feedback, play
 

@@ -8,7 +8,7 @@ import pytest
 
 from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.base import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
 
 from ...support.selections import (

@@ -11,7 +11,7 @@ from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from strategies.selectors.osmd.adaptive_osmd import AdaptiveOSMDSelector
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.base import ExpertsSelector
 from strategies.selectors.osmd.osmd import OSMDSelector
 
 from ...support.selections import assert_same_selections, assert_same_state, feedback, play

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from strategies.selectors import create
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.base import ExpertsSelector
 
 from ...support.selections import feedback
 
