@@ -50,7 +50,7 @@ from strategies.options import Faults
 
 BUDGET = 3_000.0  # simulated seconds
 WINDOW = 5  # rounds
-ROUNDS_PER_ROUND = 4  # the most buffered rounds in place of a round
+ROUNDS_PER_ROUND = 4  # a run may have at most this many buffered rounds for each round of another method
 LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
