@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STOCK = "Flower's FedAvg"
 NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
-"""Program -> how many models its memory must hold at the least.
+"""Program -> how many models its memory must hold at least.
 
 The ServerApp holds the model, the sum and a reply; the ClientApp holds the trained model.
 """
