@@ -399,7 +399,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that no other user may open: whoever can read a file can lock it."""
+    """Open a file that only this user may open, since any user who can read a file can lock it."""
     descriptor = os.open(path, flags, 0o600)
     if sys.platform != "win32":
         with suppress(OSError):  # a file of another user, or a file system without modes

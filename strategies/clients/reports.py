@@ -53,7 +53,7 @@ REPORT_VARIANCE = "report-gradient-variance"
 REPORT_NORM = "report-update-norm"
 """TRAIN config: the client must report ``update-norm``, since the server does not see the update."""
 UPDATE_WEIGHT = "update-weight"
-"""TRAIN config: the client multiplies its update by this number before it masks it."""
+"""TRAIN config: the client multiplies its update by this number before it masks the update."""
 PART_SCALES = "part-scales"
 """TRAIN config: one number for each part of the update. The client multiplies each part by its number, and
 sends the sum of the products."""

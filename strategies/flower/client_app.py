@@ -1,4 +1,4 @@
-"""A ClientApp that answers the server's questions, so that an app of Flower needs no handlers for them."""
+"""ReportingClientApp, a ClientApp that answers the server's status, loss and norm queries for any app."""
 
 from __future__ import annotations
 

@@ -89,10 +89,10 @@ _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies 
 
 
 class LateReplies:
-    """Looks for late replies, which may never come, but not so often that the looks delay the rounds.
+    """Looks for late replies, but so rarely that the looks do not delay the rounds.
 
-    The SuperLink may hold a look that finds nothing for a second. So a client that never answers would delay
-    each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
+    If there is no reply, the SuperLink may take a second to answer a look. So a client that never replies
+    would delay each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
     """
 
     def __init__(self) -> None:

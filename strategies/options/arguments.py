@@ -87,19 +87,19 @@ def names_replacements(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def arguments_of(kind: type) -> set[str]:
-    """Return the arguments of a strategy by name, with those of the strategies that it extends."""
+    """Return the names of a strategy's arguments, including those of the strategies that it extends."""
     made = [vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)]
     return {name for each in made for name in signature(each).parameters}
 
 
 def check_kind(name: str, value: Any, kind: Any, expected: str) -> None:
-    """Raise a TypeError if a value that is not None is of another kind.
+    """Raise a TypeError if a value that is not None is of the wrong kind.
 
     Parameters
     ----------
     name, value
         The argument.
-    kind : type, or what else isinstance takes
+    kind : type, or another second argument of isinstance
         The allowed kinds.
     expected : str
         The allowed kinds in words, after "must be".

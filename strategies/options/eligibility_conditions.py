@@ -36,7 +36,8 @@ class Eligibility:
 
         True and False match themselves and the texts "true" and "false" in any case, but no number. Anything
         else matches a text by its characters, and a number by its characters or its value: 1 and "1" match 1,
-        1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". Of a list, one text must match.
+        1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a property is a list, one of its texts must
+        match.
 
     Raises
     ------

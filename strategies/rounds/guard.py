@@ -1,6 +1,6 @@
-"""The guard. It judges the values and updates that clients send, before the server learns from them.
+"""The guard: clips implausible values, rejects replies, and quarantines clients with repeated offences.
 
-It clips implausible values, rejects some replies, and quarantines clients with repeated offences.
+It judges the values and updates that clients send, before the server learns from them.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the log says about the clients of a round: the eligible, the selected, and those that failed."""
+"""Logs which clients are eligible, selected, failed or quarantined in each round."""
 
 from __future__ import annotations
 

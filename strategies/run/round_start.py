@@ -36,7 +36,7 @@ class RoundOpening:
     rates : Schedule
         The clients' learning rate.
     training : ClientTraining
-        Its `rate_of` is part of each poll's config.
+        Its `rate_of` gives the learning rate in each poll's config.
     log : RoundLog
         Logs which clients are eligible.
     """
@@ -70,7 +70,8 @@ class RoundOpening:
         number : int
             The round.
         arrays : ArrayRecord
-            w_t. Before the first selection, some selectors ask clients for the norm of an update of w_t.
+            The model w_t. Before the first selection, some selectors ask clients for the norm of an update of
+            w_t.
         config : ConfigRecord
             The config of the messages that ask for these norms.
         grid : ExchangeGrid
