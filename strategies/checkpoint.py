@@ -1,9 +1,10 @@
-"""The state of a run on disk. Each round has a file of its own, so a crash never loses more than one round.
+"""Checkpoint files: how the state of a run is written, checked and locked on disk, with one file per round.
 
-A file is an ``.npz``, which ``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each
-array under ``arrays/``. The file is first written under another name, then fsynced, and then renamed. The
-checksums of the zip format detect later damage. In the same folder, ``results.jsonl`` holds the results of
-all rounds, see `results_file`.
+Each round has a file of its own, so a crash never loses more than one round. A file is an ``.npz``, which
+``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each array under ``arrays/``. The
+file is first written under another name, then fsynced, and then renamed. The checksums of the zip format
+detect later damage. In the same folder, ``results.jsonl`` holds the results of all rounds, see
+`results_file`.
 """
 
 import json

@@ -32,7 +32,7 @@ from .predictor import Predictor, extended
 
 BASELINE = "uniform"
 SAME = 1e-6
-"""The largest relative difference between the probabilities of the log and those of a replay of it."""
+"""The probabilities of a log and of its replay count as the same up to this relative difference."""
 
 
 class Evidence:
@@ -50,7 +50,7 @@ class Evidence:
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds that say something."""
+        """The number of rounds that were added."""
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:

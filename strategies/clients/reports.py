@@ -81,7 +81,7 @@ def _ascii(name: str) -> str:
 
 
 def _few(properties: Any) -> Any:
-    """Refuse too many properties before each is checked: an error for each takes seconds, and a kilobyte."""
+    """Refuse too many properties before each is checked: one error for each would take seconds and memory."""
     if isinstance(properties, Mapping) and len(properties) > _MOST_PROPERTIES:
         raise ValueError(f"must be {_MOST_PROPERTIES} properties at most")
     return properties

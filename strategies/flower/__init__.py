@@ -1,1 +1,1 @@
-"""The exchange of messages with Flower: exchanges, messages, arrays in messages, attendance and polls."""
+"""Everything that touches Flower's messages: sending, waiting, decoding, attendance, polls and traffic."""

@@ -1,4 +1,4 @@
-"""The contract of reporters: what a reporter is told about a run, and when."""
+"""Reporter, the base class of all reporters: the methods that a run calls, and the data that it passes."""
 
 from __future__ import annotations
 

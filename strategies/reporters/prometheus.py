@@ -145,7 +145,7 @@ class Prometheus(Reporter):
 
     def _set(self, name: str, values: list[tuple[tuple[str, ...], float]]) -> None:
         gauge = self._labelled[name]
-        gauge.clear()  # groups that have gone
+        gauge.clear()  # removes groups that are gone
         for labels, value in values:
             gauge.labels(*labels).set(value)
 

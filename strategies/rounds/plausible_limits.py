@@ -20,7 +20,7 @@ from .recent_values import NEWEST_SHARE, RecentValues, Window
 RECENT = 32
 """The centre is the median of this many of the newest values."""
 _FEW = 8
-"""The federation has changed if at least half of the last values are far beyond the limit. Here the last
+"""The federation has changed if at least half of the newest values are far beyond the limit. The newest
 values are this many, or all values of the round if there are more."""
 _ENOUGH = 16
 """If fewer values than this are known, the limit is too uncertain for an offence."""

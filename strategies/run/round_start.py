@@ -63,7 +63,7 @@ class RoundOpening:
         limit: float,
         num_rounds: int | None,
     ) -> tuple[Opened, float]:
-        """Wait for clients and open a round; return the round, and when it began, s on the grid's clock.
+        """Wait for clients, and open a round; return it, and its beginning in seconds on the grid's clock.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Clients that decide for themselves whether they take part, because only they know their group.
+"""flics-private, the client's side: the invitation, and the client's decision by its private group.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. This file holds the invitation and the client's

@@ -1,4 +1,4 @@
-"""Selectors that draw K clients from a probability distribution over all registered clients."""
+"""The base of the selectors that draw K clients from a distribution over all registered clients."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Makes replies for a Flower strategy, in the form in which clients send replies."""
+"""Makes the replies that a Flower strategy aggregates, in the form of clients' replies."""
 
 from __future__ import annotations
 

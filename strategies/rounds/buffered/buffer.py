@@ -1,4 +1,4 @@
-"""The clients that are busy, the draws that their updates stand for, and the weights of arrivals."""
+"""Buffered rounds: decides which clients are asked, and gives each arrival the weight of its draws."""
 
 from __future__ import annotations
 
@@ -60,17 +60,18 @@ class Buffer:
     repair this, since the shares depend on all durations.
 
     **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
-    from the idle clients. Let Λ be the sum of λ_m over the idle clients. What the selector returns estimates
-    Σ λ_m/Λ u_m over them, so ``n Λ c_m`` is the credit of a drawn client, and the expectation of all these
-    credits is n Σ λ_m u_m over the idle clients. A busy client gets ``n λ_m`` as additional credit for the
-    update that it is working on. This is the expected credit of a draw that could hit it. So the expectation
-    of all new credit is n Σ λ_m u_m over all available clients, whoever is busy, and each credit becomes part
-    of exactly one update. n, and who is busy, are known before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m,
-    summed over the draws, is a martingale with the mean 0, and by optional stopping this holds at the end of
-    every round, whatever the durations are, even if they depend on the clients and on u. The sum over the
-    used updates lacks only the credits of the updates that have not arrived. These are the credits of about
-    one longest duration, a number that does not grow with the run. So after N draws, the shares of the
-    clients in all that was aggregated are λ, up to O(1/N).
+    from the idle clients. Let Λ be the sum of λ_m over the idle clients. The selector's weights satisfy E[Σ
+    c_m u_m] = Σ λ_m/Λ u_m over the idle clients. The credit of a drawn client is ``n Λ c_m``, so E[Σ credit_m
+    u_m] = n Σ λ_m u_m over the idle clients. A busy client gets the additional credit ``n λ_m`` for the
+    update on which it is working. If the client could be drawn, this would be its expected credit. So over
+    all available clients, busy or idle, the new credits satisfy E[Σ credit_m u_m] = n Σ λ_m u_m. Each credit
+    becomes part of the weight of exactly one update. The number n and the set of busy clients are known
+    before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m, summed over the draws, is a martingale with mean 0.
+    By optional stopping, its mean is also 0 at the end of every round, whatever the durations are, even if
+    they depend on the clients and on u. The sum over the used updates lacks only the credits of updates that
+    have not arrived. These credits were given during about one longest duration, so their sum does not grow
+    with the run. So after N draws, the shares of the clients in the sum of all aggregates are λ, up to
+    O(1/N).
 
     **What happens to slow clients.** Each client gets credit at a rate in proportion to λ_m, whether it is
     fast or slow. A slow client sends fewer updates, and each of them has the weight of all draws during its
@@ -207,7 +208,7 @@ class Buffer:
         return idle if number > 0 else None
 
     def _credit(self, selection: Selection, draws: int, part: float) -> None:
-        """Add the credits of a selection with the budget ``draws`` from clients with the share ``part``."""
+        """Add the credits of a selection with the budget ``draws``; ``part`` is Λ, the idle share."""
         self.num_draws += draws
         for client, count, probability, importance, weight in zip(
             selection.clients.tolist(),
@@ -346,7 +347,7 @@ class Buffer:
     # --- the state --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state between two rounds. Clients in flight are in it, to be asked again."""
+        """Return the state between two rounds, including the clients in flight, which a resume asks again."""
         drawn = list(self._drawn.values())
         return {
             "totals": np.array([self.num_draws, float(self.num_asked)]),

@@ -14,7 +14,7 @@ _KEPT = 4
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
-"""The weight of an update is divided by e for this many rounds between its model and the other model."""
+"""The weight of an update falls by a factor of e for every three rounds between the two models."""
 
 
 class VersionedDirections:
@@ -104,7 +104,7 @@ class VersionedDirections:
 
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
-    """Return (n,) the cosine of each unit vector (n, D) with those of other clients, and (n,) its company."""
+    """Return (n,) the cosine of each unit vector (n, D) with the sum of others, and (n,) its company."""
     products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)

@@ -315,7 +315,7 @@ class FLICSSelector(GroupSelector):
 
 
 def _round_at_random(rates: Floats, rng: np.random.Generator) -> Ints:
-    """Return the rates (G,), rounded up or down at random; expected values stay, the sum changes by < 1."""
+    """Return the rates (G,), rounded up or down at random without bias; their sum changes by less than 1."""
     total = float(rates.sum())
     rest = np.ceil(total - 1e-9) - total  # budgets of costs and energies may leave a fraction of a client
     return round_to_total(np.append(rates, max(0.0, rest)), rng)[:-1]

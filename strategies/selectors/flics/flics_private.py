@@ -1,4 +1,4 @@
-"""FLICS for clients that keep their groups private.
+"""flics-private, the server's side: FLICS for clients that keep their groups private.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 and Remark 4. The clients' side is `invitation.GroupMember`.

@@ -205,8 +205,8 @@ class GroupSelector(Selector):
     def _draw(self, context: RoundContext, groups: Ints, numbers: Ints, rng: np.random.Generator) -> Ints:
         """Draw a given number of clients of each group from the available clients, without replacement.
 
-        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most the
-        available ones. Return the clients (S,), ascending.
+        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most as many as
+        are available. Return the clients (S,), ascending.
         """
         a = self._counted(groups)
         # Each available client gets a random number, and in each group the clients with the smallest numbers
