@@ -125,9 +125,9 @@ class SelectionStrategy(Strategy):
         busy, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
-        receives S times its weight (``update-weight``), where S is the number of selected clients. It
-        multiplies its update by this number, and then adds its mask. The server divides the sum by S.
-        The client also reports the norm of its update (``report-update-norm``). A round in which a reply is
+        receives S times its weight (``update-weight``), where S is the number of selected clients. The client
+        multiplies its update by this number, and then adds its mask. The server divides the sum by S. The
+        client also reports the norm of its update (``report-update-norm``). A round in which a reply is
         missing is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
         A function that is called after each round with the number of the round and the metrics of

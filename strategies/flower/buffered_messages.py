@@ -78,7 +78,8 @@ class InFlight:
 
     The clients of one `ask` share a wait (`Wait`). When this wait ends, the clients without a reply are
     overdue: they lose their places (an event without a reply), but their replies are still accepted until
-    ``limit`` seconds after the message. Then a last event says that no reply is expected any more.
+    ``limit`` seconds after the message. Then a last event (``gives_up``) follows, since no reply is expected
+    any more.
 
     Replies that are found at the same time are returned in the order in which their messages were sent.
     Replies that a round does not take stay for the next round.

@@ -69,8 +69,8 @@ def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[st
 def names_replacements(init: Callable[P, None]) -> Callable[P, None]:
     """Decorate a strategy's ``__init__``: refuse unknown arguments before Python reports missing ones.
 
-    A newcomer who replaces only the name of the class writes ``Forecast(fraction_train=0.1)``. Python would
-    say that ``clients_per_round`` is missing, and not that it replaces ``fraction_train``.
+    A user who replaces only the class name ``FedAvg`` writes ``Forecast(fraction_train=0.1)``. Python would
+    report that ``clients_per_round`` is missing, and not that this argument replaces ``fraction_train``.
     """
 
     @wraps(init)

@@ -156,7 +156,7 @@ class Limits:
         usual = bulk(
             -known, deviations=self.settings.direction_deviations, least=_AGREEMENT, prior=_AGREEMENT
         )
-        # Liars may be drawn often. Then they are many of the first known clients, and increase the spread.
+        # Liars may be drawn often. Then many of the first known clients are liars, and increase the spread.
         narrow = max(_AGREEMENT, self.settings.direction_deviations * min(usual.spread, _WIDEST))
         few = np.count_nonzero(known < -usual.centre - narrow) <= known.size / 4 + 1
         margin = narrow if few else usual.margin

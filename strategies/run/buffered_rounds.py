@@ -48,8 +48,8 @@ class Gathered(NamedTuple):
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds.
 
-    `Buffer` decides who is asked. This class sends the messages, awaits the replies, and remembers the models
-    from which clients in flight train.
+    `Buffer` decides which clients are asked. This class sends the messages, awaits the replies, and remembers
+    the models from which clients in flight train.
 
     Parameters
     ----------

@@ -6,8 +6,9 @@ side; the server's side is `flics_private`.
 
 A round of `flics-private` goes as follows. Every available client is a candidate and reports a randomised
 group. The server sends each candidate an invitation with an acceptance rate and an update scale for every
-group. The client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). It
-scales its update itself. So the weights of the server are 1, and `finalize` does not change them.
+group. The client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). If it
+takes part, it scales its update itself. So the weights of the server are 1, and `finalize` does not change
+them.
 """
 
 from dataclasses import dataclass
