@@ -124,8 +124,12 @@ class Buffer:
     counts_busy : bool (default: True)
         Whether draws also count for busy clients. The selector must be unbiased in every round.
 
-    Attributes ---------- num_draws : float N, the number of draws so far. num_asked : int A, how many times
-    clients were asked so far.
+    Attributes
+    ----------
+    num_draws : float
+        N, the number of draws so far.
+    num_asked : int
+        A, how many times clients were asked so far.
     """
 
     def __init__(self, mode: Buffered, size: int, *, counts_busy: bool = True) -> None:

@@ -145,9 +145,10 @@ class FLICSSelector(GroupSelector):
     reduces all of them. All available clients of a group have equal probability, whatever their costs;
     otherwise the aggregate would be biased.
 
-    Examples -------- There are two groups of four clients, and group 1 has a hundredth of the weight. By the
-    list ``each``, a client of group 1 costs five times as much, or uses five times as much energy, as a
-    client of group 0.
+    Examples
+    --------
+    There are two groups of four clients, and group 1 has a hundredth of the weight. By the list ``each``, a
+    client of group 1 costs five times as much, or uses five times as much energy, as a client of group 0.
 
     >>> def flics(**settings):
     ...     return FLICSSelector(8, groups=[0] * 4 + [1] * 4, clients_per_round=4, **settings)
