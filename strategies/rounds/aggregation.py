@@ -80,7 +80,7 @@ class Model:
         self._arrays, self._exact = arrays, exact
         self._flat = {name: array.reshape(-1) for name, array in arrays.items()}  # a view if possible
         self._types = {name: np.result_type(array, np.float32) for name, array in arrays.items()}
-        self._buffers: dict[np.dtype[Any], NDArray[Any]] = {}  # see `_buffer`
+        self._buffers: dict[np.dtype[Any], NDArray[Any]] = {}  # see `_differences`
 
     @cached_property
     def _wide(self) -> NDArray[np.float64]:

@@ -200,7 +200,7 @@ class _Ended:
     size_key: str
     num_stale: int = 0
     replies: dict[int, Reply] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)  # until a client replied; infinite or NaN: never
+    seconds: dict[int, float] = field(default_factory=dict)  # s until the reply; infinite or NaN: none came
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
         """End a client's training; ``lost``: a resume cannot repeat it, since its model was not saved."""
