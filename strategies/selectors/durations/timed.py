@@ -54,8 +54,8 @@ class TimedSelector(StreamSelector):
     is the expected maximum of K independent draws from the learned distribution, discretised to 64 durations.
     Durations (by the server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021)
     multiplies the utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio,
-    Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws a cohort
-    from one tier of speed. All three are biased towards fast clients.
+    Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws the
+    clients of a round from one tier of speed. All three are biased towards fast clients.
 
     **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
     divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =

@@ -266,9 +266,8 @@ class FLICSSelector(GroupSelector):
         """Return r (G,), the expected number of selected clients of each group; a (G,) are available."""
         given, k = self._settings, context.k
         n = self._per_group("participants").astype(np.float64)
-        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and
-        # t_j counts the rounds so far and this one.
-        # t_j is equal for all groups but groups that joined late.
+        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and t_j counts
+        # the rounds so far and this one. t_j is the same for all groups except groups that joined late.
         targets = self._shares()[0] * np.sqrt(self._per_group("rounds") + 1)
         upper: Floats = a.astype(np.float64)
         usage: list[Floats] = [np.ones(a.size)]

@@ -68,9 +68,10 @@ class ForecastSelector(StreamSelector):
         p     = .95 score / sum + .05 / M
 
     φ and ν are the running means of (y/θ - 1)² over all draws, and over draws of seen clients. u is the root
-    mean square of y/π over the seen clients, divided by its mean. The page docs/forecast.md derives these
-    equations, and states what the selector can lose; docs/results/forecast.md has the measurements. The
-    importance of a draw is at most 20 times its importance under uniform sampling.
+    mean square of s/π over the seen clients, divided by the mean of s/π, where s is the mean of a client's y.
+    The page docs/forecast.md derives these equations, and states what the selector can lose;
+    docs/results/forecast.md has the measurements. The importance of a draw is at most 20 times its importance
+    under uniform sampling.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
