@@ -1,1 +1,1 @@
-"""Everything that touches Flower's messages: sending, waiting, decoding, attendance, polls and traffic."""
+"""Messages to and from Flower: exchanges, arrays in messages, attendance, questions for the status, polls."""
