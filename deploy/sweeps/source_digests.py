@@ -1,4 +1,4 @@
-"""Digests of source files: whether a result was made by the code that is here now.
+"""Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
 others. `closure` finds these files, and `digest` turns them into a text. Comments, docstrings and blank lines

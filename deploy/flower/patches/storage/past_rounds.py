@@ -110,7 +110,7 @@ def _round_of(group_id: str) -> int | None:
 
 
 def _begun_by(group_id: str) -> int | None:
-    """Return the round that has begun if a message has this `group_id`; None: the message does not tell."""
+    """Return the round whose beginning a message with this `group_id` shows; None if it shows none."""
     buffered = _BUFFERED.fullmatch(group_id)
     return int(buffered[1]) if buffered else _round_of(group_id)
 
