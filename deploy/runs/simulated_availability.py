@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SIMULATED = {
     "availability": "clients report their availability themselves",
     "availability-trace": "clients report their availability themselves",
-    "response-times": "the time that clients take is real",
-    "device-speeds": "the time that clients take is real",
+    "response-times": "the clients' response times are real",
+    "device-speeds": "the clients' response times are real",
 }
 DISTRIBUTION = {"median", "sigma", "tail"}  # the settings that describe the distribution of response times
 RESPONSE_TIMES = {*DISTRIBUTION, "jitter", "dropout"}

@@ -183,7 +183,7 @@ class Gate:
                 self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
-        """Close a stranger's connection if there are too many. The newest one is from the address `newest`."""
+        """Close a stranger's connection if there are too many; `newest` is the address of the newest one."""
         strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
         of_address = Counter(each.address for each in strangers)
         of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
