@@ -1,4 +1,4 @@
-# Nothing is written outside this folder: .venv holds the packages, runs/ the results of runs.
+# Installs, runs, tests and measures. Nothing is written outside this folder: .venv holds the packages, runs/ the runs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -29,7 +29,6 @@ from tasks.federated_data import Dataset
 
 from .device_limits import charge, properties_of, why_unavailable
 from .local_data import LocalData, number_of
-from .own_data import local_data
 from .personal_model import moved, personal_update, split
 from .privacy import Noise, group_member
 
@@ -43,7 +42,7 @@ app = ClientApp(mods=[half_precision_mod])
 @app.query("status")
 def status(message: Message, context: Context) -> Message:
     """Report identity, group, data size and availability."""
-    return Message(write_report(_status(local_data(context), context)), reply_to=message)
+    return Message(write_report(_status(LocalData.from_context(context), context)), reply_to=message)
 
 
 @app.query("loss")
@@ -52,7 +51,7 @@ def loss(message: Message, context: Context) -> Message:
 
     If the message's config has ``batch-size``, only this many random samples are used.
     """
-    mine = local_data(context)
+    mine = LocalData.from_context(context)
     report = _status(mine, context)
     if report.available:
         config = message.content.config_records["config"]
@@ -110,7 +109,7 @@ def train(message: Message, context: Context) -> Message:
 
     A device that must not train now sends only its report.
     """
-    mine = local_data(context)
+    mine = LocalData.from_context(context)
     report = _status(mine, context)
     if not report.available:
         return Message(write_report(report), reply_to=message)
@@ -216,7 +215,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
     With report noise on, the loss is sent with noise or not at all, and no accuracy is sent.
     """
-    mine = local_data(context)
+    mine = LocalData.from_context(context)
     noise = Noise.of(context)
     metrics = mine.task.evaluate(_arrays(message), mine.data)
     measured: dict[str, float] = {"num-examples": len(mine.data)}
@@ -261,7 +260,7 @@ def _trained(
 
 
 def _trained_for_a_question(message: Message, context: Context, *, sends_update: bool) -> Message:
-    mine = local_data(context)
+    mine = LocalData.from_context(context)
     report = _status(mine, context)
     if not report.available:
         return Message(write_report(report), reply_to=message)

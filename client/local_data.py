@@ -1,12 +1,15 @@
 """A client's identity, group, task and samples, as the configs of its node and of the run define them."""
 
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 from flwr.app import Context
 
 import tasks
 from strategies.selectors import available, selector_type
+
+from .data_file import read_data_file
 
 Group = int | str
 """A group's number or name."""
@@ -24,16 +27,32 @@ class LocalData(NamedTuple):
     def from_context(cls, context: Context) -> "LocalData":
         """Return the identity, task, samples and group of the client.
 
-        The node's config holds ``partition-id`` and ``num-partitions``, and optionally ``client-id`` and
-        ``group``. The default of ``client-id`` is `client_name`. The default of ``group`` is the group that
-        the run's ``partition`` gives the client, if any. A private group is not returned here, see
-        `private.private_group`.
+        The samples are those of the file that the node's config names as ``data`` (see `read_data_file`), or
+        else the part ``partition-id`` of ``num-partitions`` of the task's data. ``client-id`` of the node's
+        config is the identity. Its default is the name of the file without its ending, or `client_name`.
+        ``group`` of the node's config is the group. Its default is the group in the file, or the group that
+        the run's ``partition`` gives the client. A private group is not returned here, see
+        `privacy.private_group`.
 
         Raises
         ------
         ValueError
-            If ``partition-id`` or ``num-partitions`` is missing, or if an entry is invalid.
+            If the file cannot be read; or, without a file, if ``partition-id`` or ``num-partitions`` is
+            missing; or if an entry is invalid.
         """
+        file = context.node_config.get("data")
+        return cls._of_partition(context) if file is None else cls._of_file(context, Path(str(file)))
+
+    @classmethod
+    def _of_file(cls, context: Context, path: Path) -> "LocalData":
+        task = tasks.create(str(context.run_config["task"]))
+        data, group = read_data_file(path)
+        given = group_of(context)
+        client_id = str(context.node_config.get("client-id", path.stem))
+        return cls(client_id, task, data, group if given is None else given)
+
+    @classmethod
+    def _of_partition(cls, context: Context) -> "LocalData":
         partition = _whole_number(context, "partition-id")
         num_partitions = _whole_number(context, "num-partitions")
         run = context.run_config

@@ -28,10 +28,13 @@ def lines() -> list[str]:
 
 
 def first_sentence(file: Path) -> str:
-    """Return the first line of a module's docstring; "" if the file is no module or has no docstring."""
-    if file.suffix != ".py" or not file.exists():
+    """Return the first line of a file's docstring, heading or comment; "" if the file begins with none."""
+    if not file.exists() or file.suffix in {".ipynb", ".lock", ".png", ".svg", ".txt"}:
         return ""
-    return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+    if file.suffix == ".py":
+        return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+    first = file.read_text().partition("\n")[0]
+    return first[2:].strip(" */") if first.startswith(("# ", "//", "/*")) else ""
 
 
 if __name__ == "__main__":

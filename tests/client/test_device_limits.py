@@ -14,7 +14,7 @@ import server.app
 import tasks
 from client import device_limits
 from client.device_limits import Power, battery, charge, is_metered, temperature, why_unavailable
-from client.own_data import local_data
+from client.local_data import LocalData
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
 
@@ -261,13 +261,15 @@ def context(**node_config: Any) -> Context:
 def test_a_device_trains_on_the_file_that_its_config_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs, labels = rng.random((7, 64)), rng.integers(0, 10, 7)
-    mine = local_data(context(data=save(tmp_path / "ward-3.npz", inputs=inputs, labels=labels)))
+    mine = LocalData.from_context(context(data=save(tmp_path / "ward-3.npz", inputs=inputs, labels=labels)))
     assert mine.client_id == "ward-3"
     assert len(mine.data) == 7
     np.testing.assert_array_equal(mine.data.inputs, inputs.astype(np.float32))
-    named = local_data(context(**{"data": str(tmp_path / "ward-3.npz"), "client-id": "pi-1"}))
+    named = LocalData.from_context(context(**{"data": str(tmp_path / "ward-3.npz"), "client-id": "pi-1"}))
     assert named.client_id == "pi-1"
-    assert local_data(context(**{"partition-id": 0, "num-partitions": 2})).client_id == "client-00"
+    assert (
+        LocalData.from_context(context(**{"partition-id": 0, "num-partitions": 2})).client_id == "client-00"
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,12 +287,12 @@ def test_a_device_trains_on_the_file_that_its_config_names(tmp_path: Path) -> No
 )
 def test_a_file_with_something_else_is_refused(tmp_path: Path, arrays: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        local_data(context(data=save(tmp_path / "x.npz", **arrays)))
+        LocalData.from_context(context(data=save(tmp_path / "x.npz", **arrays)))
 
 
 def test_a_file_that_is_missing_or_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be an \.npz"):
-        local_data(context(data=str(tmp_path / "none.npz")))
+        LocalData.from_context(context(data=str(tmp_path / "none.npz")))
     (tmp_path / "text.npz").write_text("1,2,3")
     with pytest.raises(ValueError, match=r"must be an \.npz"):
-        local_data(context(data=str(tmp_path / "text.npz")))
+        LocalData.from_context(context(data=str(tmp_path / "text.npz")))

@@ -1,5 +1,5 @@
-"use strict";
 // Draws the page's charts. All text is set as text, never as HTML: the page's security policy forbids the latter.
+"use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
 

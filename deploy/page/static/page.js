@@ -1,5 +1,5 @@
-"use strict";
 // Asks the server what is new, and shows it. Texts of clients are only ever set as text.
+"use strict";
 
 const $ = (id) => document.getElementById(id);
 const COLOURS = 7;
