@@ -297,7 +297,7 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return how many connections of strangers use up half of the files that this process may open."""
+    """Return the number of strangers' connections that takes half of this process's limit of open files."""
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
