@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-RETRY = 1.0  # seconds between two questions to the SuperLink
+RETRY = 1.0  # seconds between two requests to the SuperLink
 PATIENCE = 120.0  # seconds for which a run is submitted again while errors occur in the SuperLink
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # the escape sequences with which Flower's logger sets colours
 FAILS = "Internal server error"  # Flower's message if an error has occurred in the SuperLink
@@ -149,7 +149,7 @@ class SubmittedRun:
         """Whether the SuperLink has reported that the run has ended."""
         if self._over:
             return True
-        # Checked before the lines are read: a stream that is closed by now can bring no lines afterwards.
+        # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
         streaming = self._stream.is_open
         for number, line in self._stream.new_lines():
             if number > self._printed:  # a line up to this number came with an earlier stream

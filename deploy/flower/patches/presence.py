@@ -3,8 +3,8 @@
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
 always has a heartbeat under way (`deploy.flower.patches.connection`), also while its ClientApp trains. The
 SuperLink holds the heartbeat: it answers later. The heartbeat ends when the node's connection ends. This
-happens at once if the SuperNode is killed, and after `SILENCE` seconds if its cable is pulled. The node is then
-marked as offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
+happens at once if the SuperNode is killed, and after `SILENCE` seconds if its cable is pulled. The node is
+then marked as offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
 """
 
 from __future__ import annotations
