@@ -1,4 +1,4 @@
-"""The commands of `cohort server`."""
+"""The commands of `cohort server`: up, invite, register, revoke, list, run, runs, stop and bundle."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Collector:
             self._problem = self._probe()
 
     def _probe(self) -> str:
-        """Return why the SuperLink is not ready, "" if it is ready; count its nodes every `NODES_INTERVAL`."""
+        """Return why the SuperLink is not ready, "" if it is; count its nodes once in `NODES_INTERVAL`."""
         each = self._sources
         for who, server, name in (
             ("the operator", each.control, None),

@@ -1,4 +1,4 @@
-"""Where the page reads from: the folders, histories and logs of runs."""
+"""Finds and reads what the page shows: the folders, histories and logs of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the trials of a sweep run: on the cores of this machine, or on a Ray cluster."""
+"""Trains the trials of a sweep on the cores of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
