@@ -149,7 +149,7 @@ class Shelf:
 
     @property
     def name(self) -> str:
-        """The name of what the page shows."""
+        """The name of the run or the folder that the page shows."""
         return self.folder.name
 
     def runs(self) -> list[str]:

@@ -98,7 +98,7 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
     idle, missing = durations.idle, durations.missing
     name, k = str(settings["selector"]), int(settings["clients_per_round"])
     if idle >= IDLE:
-        found.append(f"A client that has replied waits for others for {idle:.0%} of the round's wait.")
+        found.append(f"On average, a client that has replied waits for others for {idle:.0%} of the round's wait.")
         refusal = _refusal(name, k)
         if refusal:
             found.append(f"Buffered rounds would end this wait, but {refusal}.")
@@ -106,15 +106,15 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
             found.append(f"Buffered rounds end this wait: --set mode=buffered --set concurrency={max(k, 2)}.")
         if durations.within > durations.between:
             found.append(
-                "Which clients are slow changes from round to round. So over-selection shortens rounds and "
-                "biases little: --set over-selection=1.3 --set correction=rates."
+                "The slow clients differ from round to round, so over-selection shortens rounds with little "
+                "bias: --set over-selection=1.3 --set correction=rates."
             )
         elif name in TIMED:
             found.append(f"With rounds that wait, --selector timed-{name} draws slow clients less often.")
     if missing >= MISSING:
         found.append(
-            f"{missing:.0%} of the selected clients had no reply in time. A lower round-deadline waits less "
-            "for them."
+            f"{missing:.0%} of the selected clients had no reply in time. With a lower round-deadline, rounds "
+            "wait less for them."
         )
     return found or [f"Rounds wait little for slow clients ({idle:.0%} of the wait): nothing to turn on."]
 

@@ -13,7 +13,7 @@ A message that a client has received is kept until it expires, because the Serve
 how long clients take.
 
 A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
-kept until it expires, and its arrival lets this module delete what has expired.
+kept until it expires. The first such message of a round makes this module delete expired messages.
 """
 
 from __future__ import annotations
