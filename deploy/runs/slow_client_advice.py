@@ -98,7 +98,9 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
     idle, missing = durations.idle, durations.missing
     name, k = str(settings["selector"]), int(settings["clients_per_round"])
     if idle >= IDLE:
-        found.append(f"On average, a client that has replied waits for others for {idle:.0%} of the round's wait.")
+        found.append(
+            f"On average, a client that has replied waits for others for {idle:.0%} of the round's wait."
+        )
         refusal = _refusal(name, k)
         if refusal:
             found.append(f"Buffered rounds would end this wait, but {refusal}.")
@@ -113,8 +115,8 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
             found.append(f"With rounds that wait, --selector timed-{name} draws slow clients less often.")
     if missing >= MISSING:
         found.append(
-            f"{missing:.0%} of the selected clients had no reply in time. With a lower round-deadline, rounds "
-            "wait less for them."
+            f"{missing:.0%} of the selected clients had no reply in time. With a lower round-deadline, "
+            "rounds wait less for them."
         )
     return found or [f"Rounds wait little for slow clients ({idle:.0%} of the wait): nothing to turn on."]
 
