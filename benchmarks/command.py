@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection
+from math import inf
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from deploy.option_types import Finite
 from deploy.runs.imports import GroupWithImports
 
 DATA_VARIABLE = "COHORT_DATA"
@@ -147,7 +149,9 @@ def results(
     sample: Annotated[
         int | None, typer.Option(help="Seed of the sample. (default: random, printed)", min=0)
     ] = None,
-    budget: Annotated[float, typer.Option(help="CPU seconds of the sample.", min=0)] = 40.0,
+    budget: Annotated[
+        float, typer.Option(help="CPU seconds of the sample.", click_type=Finite(min=0))
+    ] = 40.0,
     data: Data = None,
 ) -> None:
     """Write, check or renew the recorded results in results/.
@@ -224,17 +228,15 @@ def models(
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
     stock_up_to: Annotated[
-        float, typer.Option(help="Megabytes of the largest model that stock Flower gets.")
+        float,
+        typer.Option(click_type=Finite(min=0), help="Megabytes of the largest model that stock Flower gets."),
     ] = 1e9,
     as_json: Json = False,
 ) -> None:
     """Measure rounds with a large model, beside stock Flower."""
     from benchmarks.models.measure import run
 
-    sizes = [float(size) for size in megabytes.split(",")]
-    if min(sizes) < 1:
-        _fail(f"megabytes = {megabytes}: each must be >= 1")
-    run(sizes, nodes, rounds, 0.0 if no_stock else stock_up_to, as_json)
+    run(_numbers("megabytes", megabytes, 1), nodes, rounds, 0.0 if no_stock else stock_up_to, as_json)
 
 
 @bench.command()
@@ -243,7 +245,9 @@ def networks(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. (default: cuda if there is a GPU)", show_default=False)
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0, help="Seconds of each engine with each network.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(click_type=Finite(min=0), help="Seconds of each engine with each network.")
+    ] = 10.0,
     as_json: Json = False,
 ) -> None:
     """Measure the simulation of the papers' networks, on a GPU."""
@@ -277,13 +281,19 @@ def devices(
     nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
     per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 20,
-    megabytes: Annotated[float, typer.Option(help="Megabytes of the model, > 0.")] = 1.0,
+    megabytes: Annotated[
+        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Megabytes of the model, > 0.")
+    ] = 1.0,
     layers: Annotated[int, typer.Option(min=1, help="Arrays of the model.")] = 4,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds that a device takes to train.")] = 0.0,
-    leaves: Annotated[
-        float, typer.Option(min=0, help="Devices that leave in a minute, without a sign.")
+    delay: Annotated[
+        float, typer.Option(click_type=Finite(min=0), help="Seconds that a device takes to train.")
     ] = 0.0,
-    away: Annotated[float, typer.Option(min=0, help="Seconds until such a device is back.")] = 10.0,
+    leaves: Annotated[
+        float, typer.Option(click_type=Finite(min=0), help="Devices that leave in a minute, without a sign.")
+    ] = 0.0,
+    away: Annotated[
+        float, typer.Option(click_type=Finite(min=0), help="Seconds until such a device is back.")
+    ] = 10.0,
     processes: Annotated[int, typer.Option(min=1, help="Processes of the load generator.")] = 1,
     selector: Annotated[str, typer.Option(help="Selector of the run.")] = "uniform",
     as_json: Json = False,
@@ -295,8 +305,6 @@ def devices(
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
     if processes > nodes:
         _fail(f"processes = {processes}: must be between 1 and {nodes} (nodes)")
-    if not megabytes > 0:
-        _fail(f"megabytes = {megabytes}: must be > 0")
     settings = Settings(nodes, per_round, rounds, megabytes, layers, delay, leaves, away, processes, selector)
     run(settings, as_json)
 
@@ -304,7 +312,9 @@ def devices(
 @bench.command()
 def aggregation(
     replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
-    parameters: Annotated[float, typer.Option(min=1, help="Parameters of the model.")] = 1e7,
+    parameters: Annotated[
+        float, typer.Option(click_type=Finite(min=1), help="Parameters of the model.")
+    ] = 1e7,
     layout: Annotated[
         str, typer.Option(help="Arrays of the model: one, or layers as in a ResNet.")
     ] = "layers",
@@ -330,14 +340,14 @@ def selection(
     every: Annotated[
         bool, typer.Option("--all", help="Measure every selector in every scenario that it has.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0, help="CPU seconds of each cell.")] = 2.0,
+    seconds: Annotated[float, typer.Option(click_type=Finite(min=0), help="CPU seconds of each cell.")] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Measure selection among 10^4 to 10^7 clients."""
     from benchmarks.selection import run
 
     run(
-        [int(float(size)) for size in sizes.split(",")],
+        [int(size) for size in _numbers("sizes", sizes, 1)],
         names.split(",") if names else [],
         every,
         seconds,
@@ -358,9 +368,7 @@ def population(
 
     if path not in (*PATHS, "all"):
         _fail(f"path = {path!r}: must be one of {', '.join(PATHS)}, all")
-    numbers = [int(float(size)) for size in sizes.split(",")]
-    if min(numbers) < 200:
-        _fail(f"sizes = {sizes}: each must be >= 200")
+    numbers = [int(size) for size in _numbers("sizes", sizes, 200)]
     run(numbers, names.split(","), PATHS if path == "all" else [path], rounds, as_json)
 
 
@@ -368,7 +376,9 @@ def population(
 def throughput(
     workload: Annotated[str, typer.Option(help="W1, W2, W3, W4 or all (the first three).")] = "all",
     engines: Annotated[str, typer.Option(help="Engines, with commas. (default: all)")] = "",
-    seconds: Annotated[float, typer.Option(help="Seconds that each engine runs.")] = 6.0,
+    seconds: Annotated[
+        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Seconds that each engine runs.")
+    ] = 6.0,
     turns: Annotated[
         int, typer.Option(min=1, help="Blocks of rounds that these seconds are split into.")
     ] = 5,
@@ -391,8 +401,6 @@ def throughput(
     names = _names("engine", engines, ENGINES) if engines else list(ENGINES)
     if workload not in (*WORKLOADS, "all"):
         _fail(f"workload = {workload!r}: must be one of {', '.join(WORKLOADS)}, all")
-    if seconds <= 0:
-        _fail(f"seconds = {seconds}: must be > 0")
     if data is not None and not data.is_file():
         _fail(f"data = {data}: there is no such file")
     sys.exit(not run(workload, names, seconds, turns, data, peers_python, check, as_json))
@@ -445,7 +453,7 @@ def time_to_accuracy(
 def disturbed(
     rounds: Rounds = 200,
     seeds: Seeds = 5,
-    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 1,
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     kills: Annotated[int, typer.Option(min=0, help="Times that the ServerApp is killed.")] = 10,
     selector: Annotated[str, typer.Option(help="Selector of both federations.")] = "forecast",
@@ -481,6 +489,17 @@ def _names(option: str, text: str, known: Collection[str]) -> list[str]:
         if name not in known:
             _fail(f"{option} = {name!r}: must be one of {', '.join(known)}")
     return names
+
+
+def _numbers(option: str, text: str, low: float) -> list[float]:
+    """Return the numbers in a text with commas; if one is not finite or below ``low``, end the command."""
+    try:
+        numbers = [float(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(low <= each < inf for each in numbers):
+        _fail(f"{option} = {text!r}: must be finite numbers with commas, each at least {low:g}")
+    return numbers
 
 
 def _fail(message: str) -> NoReturn:

@@ -317,6 +317,8 @@ def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
         return [seed]
     if "seed" in _given(context):
         raise ValueError(f"seeds = {seeds!r}: cannot be combined with --seed")
+    if seeds.strip().isdecimal():  # `--seeds 5` could mean five seeds
+        raise ValueError(f"seeds = {seeds!r}: must be like 1-5 or 1,3,7-9; for one seed use --seed")
     return parse_seeds(seeds)
 
 

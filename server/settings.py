@@ -148,6 +148,10 @@ def _known_trackers(text: str) -> str:
     return text
 
 
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+"""A number of things, at least 1. Flower's run config holds no larger integers."""
+
+
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
     """Return a validator of a setting. It accepts a value if the field ``name`` of ``options`` does."""
 
@@ -174,16 +178,16 @@ class RunSettings(BaseModel):
 
     selector: str
     selector_settings: str
-    num_clients: int = Field(ge=1)
-    num_rounds: int = Field(ge=1)
-    clients_per_round: int = Field(ge=1)
+    num_clients: Count
+    num_rounds: Count
+    clients_per_round: Count
     budget: Annotated[Any, AfterValidator(_budget)]  # a number, or text: a schedule
     task: Annotated[str, AfterValidator(_known_task)]
     partition: Annotated[str, AfterValidator(_known_partition)]
     data_dir: str
     learning_rate: Annotated[Any, AfterValidator(_learning_rate)]  # a number, or text: a schedule
-    local_steps: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
+    local_steps: Count
+    batch_size: Count
     seed: int = Field(ge=0, lt=2**63)
     quorum: Annotated[int, checked_by(Faults, "quorum")]
     over_selection: Annotated[float, checked_by(Faults, "over_selection")]
@@ -213,7 +217,7 @@ class RunSettings(BaseModel):
     status_deadline: Annotated[float, checked_by(Deadlines, "status")]  # s
     shortest_deadline: Annotated[float, checked_by(Deadlines, "shortest")]  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
-    evaluate_every: int = Field(ge=1)
+    evaluate_every: Count
     evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
     availability: str  # used and checked only by a batched simulation

@@ -19,7 +19,6 @@ from .clients.reports import LEARNING_RATE
 from .flower.arrays import to_record
 from .flower.attendance import Attendance
 from .flower.exchanges import ExchangeGrid, NodesGrid
-from .flower.log_lines import counts_not_logged
 from .flower.messages import TrainingRound
 from .flower.polling import Poll
 from .flower.traffic import Traffic
@@ -51,6 +50,7 @@ from .run.argument_kinds import check_kinds
 from .run.buffered_rounds import BufferedRounds
 from .run.description import RunDescription
 from .run.evaluation import ClientEvaluation
+from .run.log_lines import counts_not_logged
 from .run.progress import Progress
 from .run.round_end import RoundEnding
 from .run.round_log import RoundLog

@@ -13,10 +13,10 @@ import typer
 
 from client.device_limits import why_unavailable
 from deploy.device.device_folder import PAUSE_FILE, Device, Settings, default_folder
-from deploy.device.invitation import check_bundle
+from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.systemd_unit import install, unit
-from deploy.tls.probe import unreachable
+from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
 
 client = typer.Typer(no_args_is_help=True, help="Take part in a federation with this device.")
@@ -183,6 +183,8 @@ def join(
         if invitation is not None:
             settings = device.accept(invitation)
         elif server is not None and ca is not None:
+            if (problem := unreachable(check_server(server), ca) or "").startswith(REFUSED):
+                raise ValueError(f"server = {server}: {problem}")
             known = device.settings().name if device.has_joined else _host_name()
             settings = device.introduce(name or known, server, ca)
         else:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from deploy.flower import commands
 from deploy.processes.supervisor import Supervisor
-from deploy.tls.probe import source_address, unreachable
+from deploy.tls.probe import REFUSED, source_address, unreachable
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,6 +39,7 @@ LOG_BYTES = 1_000_000
 FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
 SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_RESTART again
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
+PROBE_TIMEOUT = 3.0  # s for a server to show its certificate; the supervisor does nothing else meanwhile
 ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
 
 
@@ -90,6 +91,7 @@ class DeviceSupervisor(Supervisor):
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
+        self._lost = ""  # why the SuperNode has no connection; "" while it has one
         self._next_pause = FIRST_RESTART  # s
         self._node = 0  # the SuperNode's process id
         self._address: str | None = None  # the address from which this device reaches the server
@@ -119,7 +121,7 @@ class DeviceSupervisor(Supervisor):
         return not problem
 
     def command(self) -> Sequence[str]:
-        self._reason = ""
+        self._reason = self._lost = ""
         self._address = source_address(self.server)
         self._checked_memory = self._checked_network = time.monotonic()
         return self._command
@@ -143,6 +145,10 @@ class DeviceSupervisor(Supervisor):
                 self._reason = f"this device's address was {self._address} and is {current}"
                 return False
             self._address = current or self._address
+            # The SuperNode itself tries again and again, and does not say that a certificate is refused.
+            problem = self._lost and unreachable(self.server, self.folder / CA, PROBE_TIMEOUT)
+            if problem and problem.startswith(REFUSED):
+                self._say_lost(problem)
         return True
 
     def ended(self, code: int | None) -> float:
@@ -188,8 +194,9 @@ class DeviceSupervisor(Supervisor):
             self._refuses = False
             self._say("online", f"online as {self.name} again")
         elif "Connection attempt failed" in line and not self._reason:
-            self._say("waiting", f"{self.server}: connection lost; trying again until it works")
+            self._say_lost(self._lost or "connection lost")
         elif "Connection successful" in line:
+            self._lost = ""
             self._say("online", f"online as {self.name} again")
         elif "[code: 2004]" in line:
             self._reason = (
@@ -202,6 +209,10 @@ class DeviceSupervisor(Supervisor):
         # sent the SuperNode away.
         elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
+
+    def _say_lost(self, reason: str) -> None:
+        self._lost = reason
+        self._say("waiting", f"{self.server}: {reason}; trying again until it works")
 
     def _limit_memory(self, group: int, limit: float) -> None:
         """If the processes of a group together take more than `limit` MB, kill the largest process."""

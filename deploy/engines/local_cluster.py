@@ -45,6 +45,7 @@ PORT_ATTEMPTS = 3  # how often a program is started if other programs take its p
 # client dies within SETTLED seconds of its start.
 FIRST_RESTART, LONGEST_RESTART, SETTLED = 1.0, 30.0, 60.0
 HUNG = 20.0  # seconds that a client may be offline although its process runs; then the process is killed
+SERVER_APP = "flwr-serverapp"  # Flower's program that runs a ServerApp
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
 
@@ -211,6 +212,9 @@ class LocalCluster(ProcessEngine):
         """End all processes and remove `folder/state`. A second call does nothing."""
         known = [*self._clients.values(), *self._runs, *filter(None, [self._superlink])]
         with _uninterrupted():
+            # ServerApps end first, as long as the SuperLink answers them: they tell their trackers, and write
+            # into the history, that somebody stopped the run.
+            self._marked.end_named(SERVER_APP, STOP_GRACE)
             # The fork server ends last: it is the parent of the other processes and reports their exit codes.
             self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
 

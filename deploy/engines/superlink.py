@@ -140,13 +140,14 @@ class SubmittedRun:
         self.last_words = "the SuperLink has not reported how the run ended"
         self._superlink = superlink
         self._over = False
+        self._has_ended = False  # whether the current stream was opened after the end of the run
         self._printed = 0  # the number of log lines that have been printed
         self._stream = superlink.open_log(run_id)
         self._next_question = time.monotonic() + RETRY
 
     @property
     def over(self) -> bool:
-        """Whether the SuperLink has reported that the run has ended."""
+        """Whether the SuperLink has reported that the run has ended, and its whole log has been printed."""
         if self._over:
             return True
         # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
@@ -155,16 +156,22 @@ class SubmittedRun:
             if number > self._printed:  # a line up to this number came with an earlier stream
                 print(printable(_COLOUR.sub("", line), None, keep="\t"), flush=True)
                 self._printed = number
-        if streaming or time.monotonic() < self._next_question:
+        if streaming:
+            return False
+        if self._has_ended:
+            self._over = True
+            return True
+        if time.monotonic() < self._next_question:
             return False
         self._next_question = time.monotonic() + RETRY
         result = self._superlink.result(self.run_id)
-        if result:
-            self._over, self.last_words = True, result
-        elif result == "":
+        if result is not None:
+            # One more stream, also if the run has ended: the SuperLink ends a stream with the run, although
+            # lines may have come after the stream's last look, and a restart breaks a stream off.
+            self._has_ended, self.last_words = bool(result), result or self.last_words
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)
-        return self._over
+        return False
 
     @property
     def stopped(self) -> bool:

@@ -32,6 +32,8 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._lock = threading.Lock()
+        self._asking: int | None = None  # the thread whose request is under way
+        self._afterwards: list[Callable[[], object]] = []
 
     def ask(self, method: str, content: bytes) -> bytes | None:
         """Send a request and wait for its answer, without a time limit.
@@ -49,12 +51,30 @@ class Channel:
             The content of the answer. None if the other process has closed its socket, or has no answer.
         """
         name = method.encode()
-        with self._lock, contextlib.suppress(OSError, EOFError):
-            self._end.sendall(_HEAD.pack(len(name), len(content)) + name + content)
-            answered, length = _HEAD.unpack(_receive(self._end, _HEAD.size))
-            answer = _receive(self._end, length)
-            return answer if answered else None
-        return None
+        found = None
+        with self._lock:
+            self._asking = threading.get_ident()
+            with contextlib.suppress(OSError, EOFError):
+                self._end.sendall(_HEAD.pack(len(name), len(content)) + name + content)
+                answered, length = _HEAD.unpack(_receive(self._end, _HEAD.size))
+                answer = _receive(self._end, length)
+                found = answer if answered else None
+            self._asking = None
+            calls, self._afterwards = self._afterwards, []
+        for call in calls:
+            call()
+        return found
+
+    def when_free(self, call: Callable[[], object]) -> None:
+        """Make a call now, or if this thread's request is under way, as soon as it has been answered.
+
+        A signal handler needs this, because a handler that waited for the channel would wait for itself, and
+        a handler that raised an error would leave the answer for the next request.
+        """
+        if self._asking == threading.get_ident():
+            self._afterwards.append(call)
+        else:
+            call()
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:

@@ -24,6 +24,7 @@ from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, PAGE_PORT, STRANGER, Server, ServerError
 from deploy.metrics.collector import Sources
 from deploy.metrics.endpoint import check_address, serving, url
+from deploy.option_types import Finite
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
 from deploy.processes.groups import processes_with, wait_until
@@ -184,7 +185,10 @@ def invite(
         Path | None, typer.Option(help="File to write. (default: NAME.invitation)", show_default=False)
     ] = None,
     expires: Annotated[
-        float, typer.Option(metavar="DAYS", min=0.001, max=365, help="Days until the invitation expires.")
+        float,
+        typer.Option(
+            metavar="DAYS", click_type=Finite(min=0.001, max=365), help="Days until the invitation expires."
+        ),
     ] = 7.0,
     any_app: Annotated[
         bool,

@@ -52,8 +52,12 @@ METRICS: dict[str, Metric] = {
         "counter", "Seconds of all rounds by phase: poll, train or aggregate", ("run", "phase")
     ),
     # Clients.
-    "cohort_registered_clients": Metric("gauge", "Clients that the run knows", _RUN),
-    "cohort_available_clients": Metric("gauge", "Clients that could be selected in the last round", _RUN),
+    "cohort_known_clients": Metric(
+        "gauge", "Known clients: clients that have an index in the run, also after their removal", _RUN
+    ),
+    "cohort_selectable_clients": Metric(
+        "gauge", "Selectable clients of the last round: available, and neither quarantined nor resting", _RUN
+    ),
     "cohort_quarantined_clients": Metric("gauge", "Clients that quarantine left out of the last round", _RUN),
     "cohort_silent_clients": Metric(
         "gauge",

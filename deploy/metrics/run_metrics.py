@@ -208,9 +208,9 @@ class _Run:
         gauges: dict[str, Any] = {
             "cohort_planned_rounds": settings.get("num_rounds"),
             "cohort_round": self._round,
-            "cohort_registered_clients": self._clients,
+            "cohort_known_clients": self._clients,
             "cohort_last_round_seconds": last.get("seconds"),
-            "cohort_available_clients": last.get("num_available"),
+            "cohort_selectable_clients": last.get("num_available"),
             "cohort_train_loss": last.get("train_loss"),
             "cohort_test_loss": last.get("test_loss"),
             "cohort_test_accuracy_ratio": last.get("test_accuracy"),

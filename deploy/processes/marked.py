@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.processes.groups import Process, processes_with, stop, wait_until
@@ -17,7 +18,6 @@ from deploy.processes.watchdog import watchdog_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 
 class MarkedProcesses:
@@ -57,6 +57,24 @@ class MarkedProcesses:
         """Return the ids of the marked processes, except the watchdog (Linux only; elsewhere none)."""
         watchdog = self._watchdog.pid if self._watchdog else None
         return [pid for pid in processes_with(self._variable, self._value) if pid != watchdog]
+
+    def end_named(self, name: str, grace: float) -> None:
+        """Ask the marked processes with this name to end, and wait (Linux only; elsewhere do nothing).
+
+        Parameters
+        ----------
+        name : str
+            The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
+        grace : float
+            Seconds that the processes have to end after SIGTERM. They are not killed.
+        """
+        asked = set()
+        for pid in self.pids():
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
+                if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n":
+                    os.kill(pid, signal.SIGTERM)
+                    asked.add(pid)
+        wait_until(lambda: asked.isdisjoint(self.pids()), grace)
 
     def end(self, known: Iterable[Process], grace: float, *, last: Iterable[Process] = ()) -> None:
         """End the marked processes, remove the scratch folder, and end the watchdog.

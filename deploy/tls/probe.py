@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import socket
 import ssl
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+    from typing import Any
 
 CONNECT_TIMEOUT = 10.0  # s
-_FOREIGN = (18, 19, 20)  # error codes of OpenSSL (X509_V_ERR): the issuer of the certificate is not trusted
+REFUSED = "its certificate is refused: "  # how the reason begins if somebody must act
+# Error codes of OpenSSL (X509_V_ERR).
+_TOO_EARLY, _TOO_LATE = 9, 10
+_FOREIGN = (18, 19, 20)  # the issuer of the certificate is not trusted
+_OTHER_NAME = (62, 64)
+_NO_CHECK_TIME = 0x200000  # OpenSSL's flag X509_V_FLAG_NO_CHECK_TIME
 
 
 def unreachable(
@@ -22,7 +29,8 @@ def unreachable(
 ) -> str | None:
     """Return in one line why a server cannot be reached, or None if it can be reached.
 
-    This check finds more reasons than gRPC reports, and costs less than starting a SuperNode.
+    This check finds more reasons than gRPC reports, and costs less than starting a SuperNode. If the server's
+    certificate is refused, the line begins with `REFUSED`.
 
     Parameters
     ----------
@@ -47,17 +55,65 @@ def unreachable(
     except socket.gaierror:
         return f"the name {host} cannot be resolved: no network, or a typing error"
     except ssl.SSLCertVerificationError as error:
-        clock = f"{datetime.now():%Y-%m-%d %H:%M}"
-        why = error.verify_message
-        if error.verify_code in _FOREIGN:
-            why += ": ca.crt belongs to another server"
-        return f"its certificate is refused: {why} (this device's clock: {clock})"
+        # The line changes once a day at most, so that a device logs it once a day at most.
+        clock = f"{datetime.now(UTC):%Y-%m-%d} UTC"
+        return f"{REFUSED}{_why_refused(error, server, ca, timeout, name)} (this device's clock: {clock})"
     except ssl.SSLError as error:
         return f"TLS failed: {error.reason or error}"
     except TimeoutError:
         return f"no answer within {timeout:g} s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
+
+
+def _why_refused(
+    error: ssl.SSLCertVerificationError, server: str, ca: Path, timeout: float, name: str | None
+) -> str:
+    """Return why the certificate of a server is refused, and what to do; the other arguments as above."""
+    reason = error.verify_message
+    if error.verify_code in _FOREIGN:
+        return f"{reason}: ca.crt belongs to another server"
+    if error.verify_code not in (_TOO_EARLY, _TOO_LATE, *_OTHER_NAME):
+        return reason
+    # Python shows the contents of verified certificates only. So this connection, over which no data are
+    # sent, verifies the certificate without the time and the name.
+    host, port = _host_and_port(server)
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = False
+    context.verify_flags |= _NO_CHECK_TIME
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout) as connection,
+            context.wrap_socket(connection) as verified,
+        ):
+            certificate: Mapping[str, Any] = verified.getpeercert() or {}
+    except OSError:
+        return reason
+    if error.verify_code in _OTHER_NAME:
+        names = ", ".join(value for _, value in certificate["subjectAltName"])
+        return (
+            f"it is for {names}, and not for {name or host}: use one of these names, or let the operator add "
+            "a --host to `cohort server up`"
+        )
+    now, early = datetime.now(UTC), error.verify_code == _TOO_EARLY
+    authority: Mapping[str, Any] = context.get_ca_certs()[0]
+    for whose, each in (("it", certificate), ("the certificate in ca.crt", authority)):
+        limit = datetime.fromtimestamp(
+            ssl.cert_time_to_seconds(each["notBefore" if early else "notAfter"]), UTC
+        )
+        if early and limit > now:
+            return (
+                f"{whose} is not valid before {limit:%Y-%m-%d %H:%M} UTC: set the clock of this device, or, "
+                "if this clock is right, that of the server"
+            )
+        if not early and limit < now:
+            todo = (
+                "the operator must renew it, by a restart of `cohort server up`"
+                if each is certificate
+                else "the operator must make a new authority, with which all devices join again"
+            )
+            return f"{whose} expired on {limit:%Y-%m-%d %H:%M} UTC: {todo}"
+    return reason  # the certificate was renewed between the two connections
 
 
 def serves(port: int, ca: Path) -> bool:

@@ -1,1 +1,1 @@
-"""The exchange of messages with Flower: exchanges, messages, arrays in messages, attendance and polls."""
+"""Messages to and from Flower: exchanges, arrays in messages, attendance, questions for the status, polls."""

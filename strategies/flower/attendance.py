@@ -1,10 +1,10 @@
-"""Follows which nodes are online, asks new nodes for their status, and registers them as clients."""
+"""Follows which nodes are online, and registers them as clients once their status is known."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from logging import INFO, WARNING
-from math import inf, isnan, nan
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +15,12 @@ from ..clients.overrides import Groups, Removals
 from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
-from ..rounds.waiting.wait_time import Pace, Wait
-from .exchanges import ExchangeGrid, LateReplies, clock_of
-from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
+from .exchanges import clock_of
+from .status_questions import StatusQuestions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from flwr.app import Message
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
@@ -33,17 +31,6 @@ _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available cli
 _GHOST = 90.0
 """Seconds for which a killed node may count as online: 40 to 60 in Flower, and a margin. A node that claims
 the identity of an online client waits for this time, because it may be the same client after a restart."""
-_PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
-_CREDIT, _CREDIT_SHARE = 10.0, 0.05
-"""How long all rounds together wait for the status of one client: this many seconds, plus this share of the
-time since the first node was asked."""
-_AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
-_NO_STATUS = (
-    "The clients' app has no query.status handler, so the client's error is not its fault, "
-    "and no other client is asked. Clients are known by registered name or node id, and their sizes are "
-    "learned from their replies. To report identities, sizes and groups, make the client app a "
-    "flwr_cohort.ReportingClientApp; Polling(ask_status=False) asks nobody"
-)
 _NOT_ASKED = (
     "Clients are not asked for their status: they are known by registered name or node id, and their sizes "
     "are learned from their replies. If the client app is a flwr_cohort.ReportingClientApp, or has a "
@@ -69,9 +56,9 @@ class Attendance:
     quorum : int
         The number of available clients for which `wait_for_quorum` waits.
     deadlines : Deadlines
-        How long to wait for clients and for their status.
+        How long to wait for clients.
     polling : Polling
-        Whether to ask new nodes for their status, and how often to look for nodes.
+        Whether nodes are asked for their status, and how often to look for nodes.
     removals : Removals
         The identities that must not be clients of the run.
     roster : Roster
@@ -79,8 +66,7 @@ class Attendance:
     groups : Groups
         The groups that clients may have.
     needs_status : bool (default: False)
-        Whether the run needs what only a status report says, such as groups. Clients are then asked unless
-        ``polling.ask_status`` is False.
+        Whether the run needs what only a status report says, see `StatusQuestions`.
     declared : frozenset of str (default: empty)
         The identities that the operator declared.
     eligible : EligibleClients
@@ -97,34 +83,26 @@ class Attendance:
     removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
     groups: Groups = field(default_factory=Groups)
-    needs_status: bool = False
+    needs_status: InitVar[bool] = False
     declared: frozenset[str] = frozenset()
     eligible: EligibleClients = field(default_factory=lambda: EligibleClients(None))
     num_ineligible: int = 0
     _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
-    # node that sent no answer, or an error -> (when to ask it again, the pause until then), both in s
-    _silent: dict[int, tuple[float, float]] = field(default_factory=dict)
-    _errors: dict[int, int] = field(default_factory=dict)  # node -> how many errors it has sent in a row
-    _unanswered: dict[str, int] = field(default_factory=dict)  # message id of a question -> node
     # node that claims the identity of an online client, and is not registered yet -> (its report, the time of
     # its first claim in s)
     _claimants: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
-    _probed: bool = False  # whether the first few nodes have been asked
-    _answered: bool = False  # whether any node has reported its status
-    _lacking: int = 0  # how many answers stated that the app has no status handler
     _unasked: set[int] = field(default_factory=set)  # nodes registered without a question, named by node id
-    _heard: bool = False  # whether a reply held an identity that was not asked for
-    _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
-    _late: LateReplies = field(default_factory=LateReplies)  # finds late answers to `_unanswered`
-    _began: float | None = None  # when the first node was asked, s
-    _waited: dict[int, float] = field(default_factory=dict)  # node -> how long its answers were awaited, s
+    _questions: StatusQuestions = field(init=False)
+
+    def __post_init__(self, needs_status: bool) -> None:
+        self._questions = StatusQuestions(self.deadlines, self.polling, needs_status, self.declared)
 
     @property
     def answered(self) -> bool:
         """Whether any node has reported its status."""
-        return self._answered
+        return self._questions.answered
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
@@ -178,7 +156,7 @@ class Attendance:
                     self.deadlines.join,
                 )
             clock.sleep(self.polling.interval)
-            self._late.hurry()
+            self._questions.hurry()
         self._register(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
@@ -206,7 +184,7 @@ class Attendance:
                 log(WARNING, "%s; waiting up to %g s (deadlines.absence)", shortage, limit)
             clock.sleep(min(pause, limit - waited))
             pause = min(2 * pause, _LONGEST_PAUSE)
-            self._late.hurry()
+            self._questions.hurry()
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
@@ -226,7 +204,7 @@ class Attendance:
             here = self.roster.available(online)
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
-        if self._unasked and self._asks(online):  # clients of this app can report their identities
+        if self._unasked and self._questions.asks(online):  # clients of this app can report their identities
             unasked = {node for node in online if node in self._unasked}
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
@@ -259,14 +237,14 @@ class Attendance:
             )
 
     def hear(self, client: int, report: Report) -> None:
-        """Note what a client reported in a reply to a message that is not `status_question`.
+        """Note what a client reported in a reply to a message that did not ask for its status.
 
         If ``polling.ask_status`` is None and the report holds an identity, a client that was never asked for
         its status gets this identity if it is free, and the other clients are asked from the next round on.
         """
         self.roster.note(client, report)
         if report.client_id is not None and self.polling.ask_status is None:
-            self._heard = True
+            self._questions.note_identity()
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
@@ -289,16 +267,6 @@ class Attendance:
         if named := list(filter(None, found)):
             log(INFO, "Clients reported their identities: %s", listed(named))
 
-    def _asks(self, online: Mapping[int, str]) -> bool:
-        """Return whether clients are asked for their status, see `options.Polling`."""
-        if self.polling.ask_status is not None:
-            return self.polling.ask_status
-        if self._answered or self._lacking:
-            return self._answered
-        if self._heard or self.needs_status:
-            return True
-        return bool(self.declared.difference(online.values(), (f"node-{node}" for node in online)))
-
     def _is_available_claimant(self, node: int) -> bool:
         """Return whether a node is in `_claimants` and its client is available."""
         return node in self._claimants and self._claimants[node][0].available
@@ -308,21 +276,17 @@ class Attendance:
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered_names),
-            "probed": self._probed,
-            "answered": self._answered,
-            "lacking": self._lacking,
             "unasked": sorted(self._unasked),
-            "heard": self._heard,
+            **self._questions.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state` returned."""
         self.roster.load(state["roster"])
         self._registered_names = set(state["registered"])
-        self._probed, self._answered = state["probed"], state["answered"]
-        self._lacking = state["lacking"]
-        # Checkpoints of 2026-11-22 and before lack "unasked" and "heard": their runs asked all clients.
-        self._unasked, self._heard = set(state.get("unasked", ())), state.get("heard", False)
+        # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.
+        self._unasked = set(state.get("unasked", ()))
+        self._questions.load(state)
 
     def _online(self, grid: Grid) -> dict[int, str]:
         """Return the registered name of each online node, "" if the node has none.
@@ -367,156 +331,10 @@ class Attendance:
         return bool(refusal)
 
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
-        """Ask nodes for their status, and return the reports of the nodes that answered.
-
-        An unavailable client is asked again in each round. Once the rounds have waited for it long
-        enough (`_CREDIT`), they no longer wait for its answers, but an answer that arrives later counts.
-        Without this rule, a client that calls itself unavailable could delay every round.
-
-        A node that does not answer is asked again after twice the deadline. After each
-        further question without an answer, this pause doubles, so that the node does not delay every round. A
-        late answer counts, too.
-        A node that answers with an error, for example because its ClientApp was killed, is asked again after
-        10 s, or after twice the deadline if that is less. This pause doubles after each further error.
-
-        All nodes of a run have the same app. So three nodes are asked first: if the app has no status
-        handler, only these three nodes log an error. If ``polling.ask_status`` is None, one node is asked
-        first.
-        """
-        deadline = self.deadlines.status
-        reports: dict[int, Report] = {}
-        rest = nodes
-        asks = self._asks(online)
-        if asks and not self._probed and len(nodes) > 1:
-            self._probed = True
-            first, wait = ENOUGH, min(_PROBE, deadline)
-            if self.polling.ask_status is None:
-                first, wait = 1, deadline  # one node speaks for all: it gets the time to import its app
-            reports = self._answers(grid, nodes[:first], wait)
-            rest = nodes[first:]
-        has_handler = self._answered or self._lacking < ENOUGH
-        if self.polling.ask_status is None:
-            asks = self._asks(online)
-            if not asks and not self._lacking:
-                self._unasked.update(node for node in rest if self.roster.client_at(node) is None)
-        if not asks or not has_handler:
-            now = clock_of(grid).monotonic()
-            return reports | {node: Report() for node in rest if now >= self._silent.get(node, (0.0, 0.0))[0]}
-        now = clock_of(grid).monotonic()
-        self._began = now if self._began is None else self._began
-        credit = _CREDIT + _CREDIT_SHARE * (now - self._began)
-        awaited = [node for node in rest if self._waited.get(node, 0.0) <= credit]
-        self._ask_without_waiting(grid, [node for node in rest if node not in set(awaited)])
-        return reports | self._answers(grid, awaited, deadline, late_from=nodes)
-
-    def _ask_without_waiting(self, grid: Grid, nodes: list[int]) -> None:
-        """Ask nodes without waiting for their answers, except nodes whose pause in `_silent` is not over."""
-        now = clock_of(grid).monotonic()
-        questions = [
-            status_question(node, self.deadlines.status)
-            for node in nodes
-            if now >= self._silent.get(node, (0.0, 0.0))[0]
-        ]
-        if not questions:
-            return
-        for message_id, question in zip(
-            ExchangeGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
-        ):
-            if message_id:
-                node = question.metadata.dst_node_id
-                self._owe(node, now)
-                self._unanswered = {m: n for m, n in self._unanswered.items() if n != node} | {
-                    message_id: node
-                }
-
-    def _owe(self, node: int, now: float) -> float:
-        """Begin the pause of a node that has not answered; return the length of the pause in seconds."""
-        pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
-        self._silent[node] = (now + pause, pause)
-        return pause
-
-    def _answers(
-        self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
-    ) -> dict[int, Report]:
-        """Ask ``nodes``, and return the reports that arrive by the deadline.
-
-        The result also holds the late answers of the nodes ``late_from`` to earlier questions.
-        """
-        late = self._late.look(grid, self._unanswered)
-        clock = clock_of(grid)
-        reports = {
-            node: report for node, report in self._read(late, clock.monotonic()).items() if node in late_from
-        }
-        now = clock.monotonic()
-        questions = [
-            status_question(node, self.deadlines.status)
-            for node in nodes
-            if node not in reports and now >= self._silent.get(node, (0.0, 0.0))[0]
-        ]
-        if not questions:
-            return reports
-        wait = Wait(
-            self._pace,
-            np.full(len(questions), nan),
-            np.array([question.metadata.dst_node_id in self._silent for question in questions]),
-            self.deadlines.shortest,
-            deadline,
-        )
-        polling = ExchangeGrid.of(grid, self.polling.interval)
-        answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
-        asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
-        self._unanswered = {
-            message: node for message, node in self._unanswered.items() if node not in asked.values()
-        } | asked
-        began, now = now, clock.monotonic()
-        for each, seconds in zip(questions, wait.seconds, strict=True):
-            node = each.metadata.dst_node_id
-            waited = now - began if isnan(seconds) else float(seconds)
-            self._waited[node] = self._waited.get(node, 0.0) + waited
-        reports |= self._read(answers, now)
-        for node in set(asked.values()).intersection(self._unanswered.values()):
-            pause = self._owe(node, now)
-            log(WARNING, "Node %d has not reported its status yet; it is asked again in %g s", node, pause)
-        return reports
-
-    def _read(self, answers: Iterable[Message], now: float) -> dict[int, Report]:
-        """Return the report of each node that answered. A node that sent an error is left out.
-
-        ``now`` is the time in seconds, from which the pause of a node that sent an error counts.
-
-        An error that states that the app has no status handler counts as an answer with an empty report.
-        """
-        reports = {}
-        for answer in answers:
-            node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
-            if node is None:
-                continue
-            lacks = lacks_handler(answer)
-            if lacks and not self._lacking and self.polling.ask_status is None:
-                log(WARNING, _NO_STATUS)
-            self._lacking += lacks
-            try:
-                report = read_status(answer)
-            except Exception as error:  # an answer may cause any error, and must not end the run
-                log(WARNING, "The status of node %d is ignored: %s", node, printable(error))
-                report = Report()
-            self._answered |= report is not None and not lacks
-            if report is not None:
-                reports[node] = report
-                self._silent.pop(node, None)
-                self._errors.pop(node, None)
-                continue
-            self._errors[node] = self._errors.get(node, 0) + 1
-            pause = min(_AFTER_ERROR, 2 * self.deadlines.status) * 2.0 ** (self._errors[node] - 1)
-            self._silent[node] = (now + pause, pause)
-            log(
-                WARNING,
-                "Node %d cannot report its status (%s); it is asked again in %g s",
-                node,
-                why_failed(answer),
-                pause,
-            )
-        return reports
+        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked."""
+        if self._questions.may_ask_later(online):
+            self._unasked.update(node for node in nodes if self.roster.client_at(node) is None)
+        return self._questions.ask(grid, nodes, online)
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
         """Register the clients at new nodes, and note the reports of all nodes that reported."""

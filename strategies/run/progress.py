@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from ..checkpoint import Checkpoint
 from ..flower.arrays import ReceivedArrays, encode
-from ..flower.log_lines import as_text
+from .log_lines import as_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

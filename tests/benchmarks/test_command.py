@@ -142,11 +142,9 @@ def test_the_table_of_faults_has_the_differences() -> None:
     [
         (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
         (("advice", "--clients", "5"), "per-round = 5: must be between 1 and 4 (one less than clients)"),
-        (("population", "--sizes", "100"), "sizes = 100: each must be >= 200"),
         (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
         (("throughput", "--engines", "loop,tensorflow"), "engine = 'tensorflow': must be one of batched"),
         (("throughput", "--workload", "W9"), "workload = 'W9': must be one of W1, W2, W3, W4, all"),
-        (("throughput", "--seconds", "0"), "seconds = 0.0: must be > 0"),
         (("throughput", "--data", "nowhere.npz"), "data = nowhere.npz: there is no such file"),
     ],
 )
@@ -261,3 +259,34 @@ def test_the_experiments_are_listed() -> None:
         result = run(command, "--list")
         assert result.exit_code == 0
         assert [line.split()[0] for line in result.stdout.splitlines()] == list(known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("models", "--megabytes", "many"),
+            "megabytes = 'many': must be finite numbers with commas, each at",
+        ),
+        (("models", "--megabytes", "1,0.5"), "megabytes = '1,0.5': must be finite numbers with commas, each"),
+        (("selection", "--sizes", "1e4,nan"), "sizes = '1e4,nan': must be finite numbers with commas, each"),
+        (("selection", "--sizes", "0"), "sizes = '0': must be finite numbers with commas, each at least 1"),
+        (
+            ("population", "--sizes", "inf"),
+            "sizes = 'inf': must be finite numbers with commas, each at least",
+        ),
+        (
+            ("population", "--sizes", "199"),
+            "sizes = '199': must be finite numbers with commas, each at least",
+        ),
+        (("selection", "--seconds", "nan"), "'--seconds': nan is not a finite number."),
+        (("selection", "--seconds", "inf"), "'--seconds': inf is not a finite number."),
+        (("throughput", "--seconds", "0"), "'--seconds': 0.0 is not in the range x>0"),
+        (("devices", "--megabytes", "-1"), "'--megabytes': -1.0 is not in the range x>0"),
+        (("disturbed", "--first-seed", "-1"), "'--first-seed': -1 is not in the range x>=0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.output.replace("│", "").split())

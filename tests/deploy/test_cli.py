@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Any, NoReturn
 
+import click
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -48,6 +49,7 @@ def taken_port() -> Iterator[int]:
         ("--clients 0", "num-clients = 0: must be"),
         ("--clients 1438", "num-clients = 1438: must be between 1 and 1437 (the number of samples)"),
         ("--rounds 0", "num-rounds = 0: must be"),
+        (f"--rounds {2**63}", f"num-rounds = {2**63}: must be less than {2**63}"),
         ("--task nope", "task = 'nope': must be one of digits"),
         ("--set partition=iid", "partition = 'iid': must be one of skewed"),
         ("--set partition=shards:900", "num-clients = 10: must be between 1 and 1 (900 shard(s) each)"),
@@ -514,6 +516,38 @@ def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) 
     # --selector and --set may be repeated.
     repeated = ("--selector", "md", "--selector", "uniform", "--set", "guard=false", "--set", "task=digits")
     assert "more than once" not in cohort(command, *repeated, "--rounds", "0").stderr
+
+
+def test_one_number_for_seeds_is_refused() -> None:
+    """`--seeds 0` trained with seed 0, and `--seeds 5` with seed 5 only."""
+    for seeds in ("0", "5"):
+        refused = cohort("up", "--seeds", seeds)
+        assert refused.exit_code == 2
+        assert refused.stderr == f"seeds = '{seeds}': must be like 1-5 or 1,3,7-9; for one seed use --seed\n"
+
+
+def commands_with_options(command: Any, path: str = "cohort") -> Iterator[tuple[str, click.Option]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from commands_with_options(command.get_command(context, name), f"{path} {name}")
+    else:
+        yield from ((path, each) for each in command.params if isinstance(each, click.Option))
+
+
+def test_no_option_takes_nan_or_infinity() -> None:
+    """`cohort client join` refuses them in `deploy.device.state.Settings`."""
+    floats = [
+        (path, option)
+        for path, option in commands_with_options(typer.main.get_command(cli.cli))
+        if option.type.name.startswith("float") and path != "cohort client join"
+    ]
+    assert len(floats) >= 9
+    for path, option in floats:
+        for value in ("nan", "inf"):
+            with pytest.raises(click.BadParameter) as refused:
+                option.type.convert(value, option, None)
+            assert value in refused.value.message, (path, option)
 
 
 @pytest.mark.slow

@@ -254,7 +254,7 @@ def test_a_device_sends_nothing_to_a_server_of_another_authority(
     before = len(federation.log)
     device = federation.join("deceived", "--server", federation.server.address, "--ca", str(foreign))
     device.wait_for("its certificate is refused: ")
-    device.end()
+    assert device.process.wait(30) == 2
     assert "ActivateNode" not in federation.log[before:]
 
 

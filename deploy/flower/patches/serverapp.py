@@ -1,8 +1,11 @@
-"""The patch of `flwr-serverapp`: a channel to its SuperLink, and some failures no longer end the run."""
+"""The patch of `flwr-serverapp`: a channel to its SuperLink, an end by signals, and fewer failed runs."""
 
 from __future__ import annotations
 
 import importlib
+import signal
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from deploy.flower.patches import joined_objects
 from deploy.flower.patches.shared import (
@@ -11,21 +14,65 @@ from deploy.flower.patches.shared import (
     USED_TO_GIVE_UP,
     USED_TO_RETRY,
     give_up_without_parts,
+    replace,
     retry_after_500,
     retry_soon,
     use_channel,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deploy.flower.channel import Channel
+
 _GRID = "flwr.superlink.grid.http_grid"
-USED = (*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *joined_objects.USED, *USED_BY_CHANNEL)
+_RUNTIME = "flwr.superlink.runtime.run_serverapp"
+USED = (
+    *(*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *joined_objects.USED, *USED_BY_CHANNEL),
+    f"{_RUNTIME}:run_",
+)
 
 
 def patch() -> None:
     """Use the channel, fetch missing parts of a message soon or give up, and survive a locked database."""
     retry_after_500()
-    use_channel()
+    channel = use_channel()
+    replace(_RUNTIME, run_=ended_by_signals(importlib.import_module(_RUNTIME).run_, channel))
     give_up_without_parts(_GRID)
     retry_soon(_GRID, "pull_objects")
     joined_objects.join_requests(
         importlib.import_module(_GRID), importlib.import_module(INFLATABLE), at_once=1
     )
+
+
+def ended_by_signals(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
+    """Return `run`, the function that runs an app, so that SIGTERM and SIGINT end the app at once.
+
+    Flower's own handlers first send the last lines of the log and the state of the run to the SuperLink. If
+    the signal comes while the app waits for an answer on the channel, they would wait for the channel, and
+    Flower kills the process 5 s later. So here the app gets SystemExit first, in which it tells its trackers
+    and writes its history. Flower's handler follows.
+    """
+
+    @wraps(run)
+    def run_until_signal(*arguments: Any, **options: Any) -> Any:
+        told: list[int] = []
+
+        def leave() -> None:
+            raise SystemExit(f"stopped by {signal.Signals(told[0]).name}")
+
+        def stop(number: int, _: object) -> None:
+            if not told:
+                told.append(number)
+                channel.when_free(leave) if channel else leave()
+
+        flowers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return run(*arguments, **options)
+        finally:
+            for number, handler in flowers.items():
+                signal.signal(number, handler)
+            if told:
+                signal.raise_signal(told[0])
+
+    return run_until_signal

@@ -160,14 +160,15 @@ def retry_after_500() -> None:
     invoker.invoke = invoke_for_a_while
 
 
-def use_channel() -> None:
+def use_channel() -> Channel | None:
     """Let this app send its requests over its channel, if its environment names one (`CHANNEL`).
 
-    A request that is not in `SERVED`, or that the other end does not answer, is sent over HTTP.
+    A request that is not in `SERVED`, or that the other end does not answer, is sent over HTTP. Returns the
+    channel; None if there is none.
     """
     descriptor = os.environ.pop(CHANNEL, None)
     if descriptor is None:
-        return
+        return None
     channel = Channel(socket.socket(fileno=int(descriptor)))
     client = importlib.import_module(RUNTIME_CLIENT).RuntimeHttpClient
     request_over_http = client._unary_unary
@@ -188,6 +189,7 @@ def use_channel() -> None:
     # A channel carries one request at a time, so threads that send requests would only wait for each other.
     futures = SimpleNamespace(ThreadPoolExecutor=InThisThread, as_completed=list)
     replace(INFLATABLE, concurrent=SimpleNamespace(futures=futures))
+    return channel
 
 
 class _LazyClient:

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from deploy.device.device_folder import Device
 
 from ...support.devices import BUNDLE, run_cli
 from ...support.processes import linux
+from ...support.tls import tls_server, written
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,19 @@ def test_join_refuses_wrong_options_before_it_writes_anything(
     assert code == 2
     assert message in output
     assert not (tmp_path / "state").exists()
+
+
+def test_join_refuses_a_server_whose_certificate_has_expired(tmp_path: Path) -> None:
+    """It waited without end, as for a server that is down."""
+    files = written(tmp_path / "pki", timedelta(days=-9), timedelta(days=-1), "server")
+    state = tmp_path / "state"
+    with tls_server(files) as server:
+        address = f"localhost:{server.port}"
+        code, output = run_cli("join", "--server", address, "--ca", str(files.ca), "--state-dir", str(state))
+    assert code == 2
+    assert output.startswith(f"server = {address}: its certificate is refused: it expired on 20")
+    assert "the operator must renew it" in output
+    assert not state.exists()
 
 
 def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(

@@ -8,14 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from deploy.device import reconnect
 from deploy.device.device_folder import Device
+from deploy.tls import certificates
+from deploy.tls.certificates import Certificates
 
 from ...support.processes import linux, running, wait_for
+from ...support.tls import Handshakes, tls_server, written
 
 
 class Supervised:
@@ -222,3 +227,63 @@ def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], de
         "supernode.log.1",
     ]
     assert all(path.stat().st_size < 11_000 for path in device.folder.glob("supernode.log*"))
+
+
+REAL_PROBE = "from deploy.tls.probe import unreachable; reconnect.unreachable = unreachable"
+
+
+def at(device: Device, server: Handshakes, files: Certificates) -> None:
+    device.prepare(device.introduce("pi-1", f"localhost:{server.port}", files.ca))
+
+
+def test_a_device_waits_until_an_expired_certificate_is_renewed(
+    supervise: Callable[..., Supervised], device: Device, tmp_path: Path
+) -> None:
+    files = written(tmp_path / "pki", timedelta(days=-9), timedelta(days=-1), "server")
+    with tls_server(files) as server:
+        at(device, server, files)
+        supervised = supervise(ONLINE + "time.sleep(600)", REAL_PROBE)
+        status = device.folder / reconnect.STATUS
+        wait_for(
+            lambda: status.exists() and "it expired on" in status.read_text(), 30, lambda: supervised.log
+        )
+        assert not supervised.log  # the SuperNode has not been started
+        certificates.renew_certificate(files.ca.parent)
+        server.show(files)
+        supervised.wait_for("SuperNode ID")
+        lines = supervised.end().splitlines()
+    assert [line for line in lines if "it expired on" in line] == lines[:1]  # it is printed once
+    assert lines[0].endswith("trying again until it works")
+    assert lines[-2:] == ["online as pi-1 (node 5)", "ended"]
+
+
+def test_a_supernode_that_lost_an_expired_server_is_told_so(
+    supervise: Callable[..., Supervised], device: Device, tmp_path: Path
+) -> None:
+    """The SuperNode itself says only that it tries again."""
+    files = certificates.write_certificates(tmp_path / "pki")
+    expired = written(tmp_path / "expired", timedelta(days=-9), timedelta(days=-1), "server")
+    with tls_server(files) as server:
+        at(device, server, files)
+        (device.folder / reconnect.CA).write_bytes(files.ca.read_bytes() + expired.ca.read_bytes())
+        node = ONLINE + (
+            "from pathlib import Path\n"
+            f"lost, found = map(Path, ({str(tmp_path / 'lost')!r}, {str(tmp_path / 'found')!r}))\n"
+            "while not lost.exists(): time.sleep(0.01)\n"
+            "while not found.exists():\n"
+            "    print('Connection attempt failed, retrying in 1.00 seconds', flush=True); time.sleep(0.05)\n"
+            "print('Connection successful', flush=True); time.sleep(600)"
+        )
+        supervised = supervise(node, REAL_PROBE)
+        supervised.wait_for("SuperNode ID")
+        server.show(expired)
+        (tmp_path / "lost").touch()
+        status = device.folder / reconnect.STATUS
+        wait_for(lambda: "it expired on" in status.read_text(), 30, status.read_text)
+        (tmp_path / "found").touch()
+        wait_for(lambda: "online as pi-1 again" in status.read_text(), 30, status.read_text)
+        lines = supervised.end().splitlines()
+    assert lines[0] == "online as pi-1 (node 5)"
+    assert lines[1] == f"localhost:{server.port}: connection lost; trying again until it works"
+    assert lines[2].startswith(f"localhost:{server.port}: its certificate is refused: it expired on 20")
+    assert lines[3:] == ["online as pi-1 again", "ended"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,9 @@ from deploy.engines.engine import EngineError
 from deploy.engines.local_cluster import MARK, LocalCluster
 from deploy.processes.groups import processes_with
 from deploy.processes.ports import free_ports, is_free
+from server.history import RunHistory
 
+from ...strategies.reporters.test_trackers import shown
 from ...support.processes import wait_for
 
 pytestmark = [
@@ -213,3 +216,40 @@ def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
     assert processes_with(MARK, str(folder)) == []
     assert not (folder / "state").exists()
     assert files_below(home, tmp_path / "tmp") == set()
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_the_runs_for_their_trackers(tmp_path: Path, home: Path) -> None:
+    """The ServerApps were killed, so MLflow showed their runs as running."""
+    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
+    folder = tmp_path / "run"
+    command = (
+        "up --clients 2 --per-round 1 --rounds 5000 --selector md --selector uniform --track tensorboard"
+    )
+    process = subprocess.Popen(
+        [Path(sys.executable).parent / "cohort", *command.split(), "--out", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    histories = [folder / name / "history.jsonl" for name in ("md", "uniform")]
+
+    def has_begun(history: Path) -> bool:
+        return history.exists() and '"round": 2,' in history.read_text()
+
+    try:
+        wait_for(lambda: all(map(has_begun, histories)), 120, lambda: "no rounds")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, output
+    assert processes_with(MARK, str(folder)) == []
+    for history in histories:
+        run = RunHistory(history)
+        run.read()
+        assert run.stopped
+        notes = shown(history.parent / "tensorboard", "run/text_summary")
+        last = notes[-1][1].tensor.string_val[0]
+        assert re.fullmatch(rb"stopped after round \d+: SystemExit: stopped by SIGTERM", last)

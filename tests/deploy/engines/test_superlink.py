@@ -10,7 +10,10 @@ from deploy.engines import superlink
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
 
-# Answers each command with the next line of the file named after the command; the last line stays.
+from ...support.processes import wait_for
+
+# Answers each command with the next line of the file named after the command; the last line stays. The file
+# "late" becomes the log when somebody asks whether the run has ended.
 FLWR = """#!/bin/sh
 here=$(dirname "$0")
 echo "$@" >> "$here/asked"
@@ -18,6 +21,7 @@ if [ "$1" = log ]; then
     cat "$here/log"
     exit
 fi
+if [ "$1" = list ] && [ -f "$here/late" ]; then mv "$here/late" "$here/log"; fi
 head -n 1 "$here/$1"
 [ "$(wc -l < "$here/$1")" = 1 ] || sed -i 1d "$here/$1"
 """
@@ -61,10 +65,23 @@ def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_onc
     assert run.last_words == "finished:failed: killed"
     assert capsys.readouterr().out == "one\ntwo\nincomplete\n"
     asked = (flwr / "asked").read_text()
-    assert asked.count("log 17 cluster --stream") == 2
+    assert asked.count("log 17 cluster --stream") == 3
     assert asked.count("list cluster --run-id 17") == 3
     run.abort()
     assert "stop" not in (flwr / "asked").read_text()
+
+
+def test_lines_that_the_last_stream_has_missed_are_printed(
+    engine: SuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The SuperLink reads the log, then whether the run has ended, and then ends the stream."""
+    (flwr / "list").write_text(f"{FAILED}\n")
+    (flwr / "log").write_text("one\n")
+    (flwr / "late").write_text("one\ntwo\n")
+    with engine:
+        run = engine.follow("17")
+        wait_for(lambda: run.over, 60, lambda: "the run is not over")
+    assert capsys.readouterr().out == "one\ntwo\n"
 
 
 def test_a_run_that_flower_refuses_is_an_error(engine: SuperLink, flwr: Path) -> None:

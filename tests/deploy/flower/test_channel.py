@@ -1,5 +1,7 @@
 """A channel answers the requests of all threads, and reports when it has no answer."""
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -67,4 +69,34 @@ def test_a_request_that_breaks_off_ends_only_its_own_server() -> None:
     asking.sendall(b"\x06\0\0\0")
     asking.close()
     thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_what_a_signal_handler_wants_is_done_after_the_answer() -> None:
+    """A handler that asked during a request would wait for itself."""
+    asking, answering = socket.socketpair()
+    channel, done = Channel(asking), []
+
+    def handler(*_: object) -> None:
+        channel.when_free(lambda: done.append(channel.ask("handler", b"b")))
+        if not done:
+            done.append(None)  # the request is under way
+
+    def signal_first(method: str, content: bytes) -> bytes | None:
+        if method == "interrupted":
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return shout(method, content)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=serve, args=(answering, signal_first))
+    thread.start()
+    try:
+        assert channel.ask("interrupted", b"a") == b"interrupted:A"
+        assert done == [None, b"handler:B"]
+        channel.when_free(lambda: done.append(b"now"))
+        assert done[-1] == b"now"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        asking.close()
+        thread.join(5)
     assert not thread.is_alive()

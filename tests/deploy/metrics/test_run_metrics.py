@@ -49,8 +49,8 @@ def test_all_numbers_of_a_run(tmp_path: Path, runs: Runs) -> None:
     assert found[("cohort_phase_seconds_total", "train")] == 3.5
     assert found[("cohort_phase_seconds_total", "poll")] == 1.0
     assert found[("cohort_phase_seconds_total", "aggregate")] == 0.5
-    assert found["cohort_registered_clients"] == 6
-    assert found["cohort_available_clients"] == 5
+    assert found["cohort_known_clients"] == 6
+    assert found["cohort_selectable_clients"] == 5
     assert found["cohort_selected_clients_total"] == 6
     assert found["cohort_failed_clients_total"] == found["cohort_clipped_clients_total"] == 2
     assert found["cohort_quarantined_clients"] == 2

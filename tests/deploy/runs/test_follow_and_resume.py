@@ -303,6 +303,27 @@ def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_eng
     assert watcher.events == ["md: its ServerApp died; it is started again"]
 
 
+def test_a_run_is_followed_until_its_log_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that came 10 s after the end of the history, on a busy machine, were not printed."""
+    now = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += 1.0
+
+    class Late(Endless):
+        @property
+        def over(self) -> bool:
+            return now >= 30
+
+    engine, (trial,) = Deaf(tmp_path, "finished"), make(tmp_path, "md")
+    monkeypatch.setattr(follow_and_resume, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(sys.modules[__name__], "Endless", Late)
+    train(engine, [trial], Watcher(), at_once=True)
+    assert trial.history.finished
+    assert now >= 30
+
+
 def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (trial,) = make(tmp_path, "md")
     following = follow_and_resume._Follower(Fatal(tmp_path, 2), trial)

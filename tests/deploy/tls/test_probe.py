@@ -1,18 +1,18 @@
 """The reasons why a server cannot be reached."""
 
-import contextlib
+import re
 import socket
-import ssl
 import threading
-from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
-from deploy.tls.probe import unreachable
+from deploy.tls.probe import REFUSED, unreachable
+
+from ...support.tls import tls_server, written
 
 
 @pytest.fixture
@@ -20,54 +20,25 @@ def authority(tmp_path: Path) -> certificates.Certificates:
     return certificates.write_certificates(tmp_path / "pki", ["fl.example.org"])
 
 
-@contextlib.contextmanager
-def tls_server(files: certificates.Certificates) -> Iterator[int]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.certificate, files.key)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                try:
-                    context.wrap_socket(connection, server_side=True).close()
-                except OSError:
-                    connection.close()
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-
-
 def test_the_reasons_why_a_server_cannot_be_reached(
-    authority: certificates.Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: certificates.Certificates, tmp_path: Path
 ) -> None:
     ca = authority.ca
     (closed,) = free_ports(1)
     assert unreachable(f"127.0.0.1:{closed}", ca) == "connection refused"
-    with tls_server(authority) as port:
+    with tls_server(authority) as server:
+        port = server.port
         assert unreachable(f"127.0.0.1:{port}", ca) is None
         assert unreachable(f"localhost:{port}", ca) is None
         assert "cannot be resolved" in str(unreachable(f"no-such-host.invalid:{port}", ca))
         foreign = certificates.write_certificates(tmp_path / "foreign").ca
-        refused = unreachable(f"127.0.0.1:{port}", foreign)
-        assert refused is not None
-        assert refused.startswith("its certificate is refused: ")
-        assert "this device's clock: 20" in refused
-        assert "ca.crt belongs to another server" in refused
-        other_name = unreachable(f"127.0.0.2:{port}", ca)
-        assert (
-            "certificate is refused: IP address mismatch" in str(other_name)
-            or other_name == "connection refused"
+        refused = str(unreachable(f"127.0.0.1:{port}", foreign))
+        assert refused.startswith(REFUSED)
+        assert "ca.crt belongs to another server (this device's clock: 20" in refused
+        other_name = unreachable(f"127.0.0.1:{port}", ca, name="fl.example.com")
+        assert str(other_name).startswith(
+            f"{REFUSED}it is for localhost, 127.0.0.1, fl.example.org, and not for fl.example.com: use one of"
         )
-    monkeypatch.setattr(certificates, "VALIDITY", timedelta(seconds=-1))
-    expired = certificates.write_certificates(tmp_path / "expired", renewable=True)
-    with tls_server(expired) as port:
-        refused = str(unreachable(f"127.0.0.1:{port}", expired.ca))
-        assert refused.startswith("its certificate is refused: certificate has expired")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert unreachable(address, ca, timeout=0.2) == "no answer within 0.2 s"
@@ -77,3 +48,39 @@ def test_the_reasons_why_a_server_cannot_be_reached(
         no_tls = unreachable(f"127.0.0.1:{plain.getsockname()[1]}", ca)
         assert str(no_tls).startswith("TLS failed: ")
         answer.join()
+
+
+@pytest.mark.parametrize(
+    ("whose", "first", "last", "message"),
+    [
+        (
+            "server",
+            -9,
+            -1,
+            "it expired on LAST: the operator must renew it, by a restart of `cohort server up`",
+        ),
+        (
+            "authority",
+            -9,
+            -1,
+            "the certificate in ca.crt expired on LAST: the operator must make a new authority",
+        ),
+        (
+            "server",
+            1,
+            9,
+            "it is not valid before FIRST: set the clock of this device, or, if this clock is right",
+        ),
+    ],
+)
+def test_a_certificate_that_is_not_valid_now_is_refused_with_its_date(
+    tmp_path: Path, whose: str, first: int, last: int, message: str
+) -> None:
+    today = datetime.now(UTC)
+    files = written(tmp_path, timedelta(days=first), timedelta(days=last), whose)
+    with tls_server(files) as server:
+        problem = str(unreachable(f"127.0.0.1:{server.port}", files.ca))
+    for name, days in (("FIRST", first), ("LAST", last)):
+        problem = re.sub(rf"{today + timedelta(days=days):%Y-%m-%d} \d\d:\d\d UTC", name, problem)
+    assert problem.startswith(f"{REFUSED}{message}")
+    assert problem.endswith(f"(this device's clock: {today:%Y-%m-%d} UTC)")

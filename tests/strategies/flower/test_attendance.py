@@ -1,14 +1,13 @@
 """Clients that come, go, sleep and come back under another identity; skipped, early and small rounds."""
 
 import time
-from collections.abc import Iterable
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
@@ -277,45 +276,6 @@ def test_groups_are_declared_or_reported() -> None:
     np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
 
 
-def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
-    grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("slow")})
-
-    def latency(message: Message) -> float:
-        is_late = message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS
-        return 70.0 if is_late else 0.0
-
-    grid.latency = latency
-    strategy = SelectionStrategy(
-        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
-    )
-    strategy.start(grid, model(0), num_rounds=1)
-    assert strategy.roster.ids() == ["a", "b", "slow"]
-    assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
-    questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
-    assert len(questions) == 3
-
-
-def test_a_node_whose_clientapp_was_killed_is_asked_again_soon() -> None:
-    """The first message of a slow device may fail, for example while its ClientApp imports torch."""
-    errors = 2
-    asked = []
-
-    def node(message: Message) -> Message:
-        if message.metadata.message_type == STATUS:
-            asked.append(grid.clock.monotonic())
-            if len(asked) <= errors:
-                return Message(Error(code=5, reason="killed"), reply_to=message)
-        return client("slow")(message)
-
-    grid = TimedGrid({1: client("a"), 2: client("b"), 3: node})
-    strategy = SelectionStrategy(
-        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
-    )
-    strategy.start(grid, model(0), num_rounds=1)
-    assert strategy.roster.ids() == ["a", "b", "slow"]
-    assert np.diff(asked) == pytest.approx([10, 20], abs=2)
-
-
 @pytest.mark.parametrize("selector", ["md", "adaptive-osmd", "forecast", "uniform"])
 def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str, tmp_path: Path) -> None:
     removed = tmp_path / "revoked.json"
@@ -420,23 +380,3 @@ def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path: Pat
     with pytest.raises(NotEnoughClientsError):
         resumed(tmp_path, grid, faults=Faults(quorum=2))
     assert grid.clock.monotonic() >= 180
-
-
-def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts() -> None:
-    """The answer arrived before the other nodes were asked. It was dropped, and the node was asked again."""
-
-    class SlowLooks(ToyGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-            found = super().pull_messages(message_ids)
-            self.clock.sleep(0.9)
-            return found
-
-    grid = SlowLooks({node: client(str(node)) for node in range(1, 6)})
-    grid.latency = lambda message: (
-        3.0 if message.metadata.message_type == STATUS and message.metadata.dst_node_id == 2 else 0.1
-    )
-    strategy, one_round = strategy_on(grid, min_available_clients=5)
-    one_round(1)
-    assert strategy.roster.ids() == ["1", "2", "3", "4", "5"]
-    asked = [message.metadata.dst_node_id for message in grid.sent if message.metadata.message_type == STATUS]
-    assert sorted(asked) == [1, 2, 3, 4, 5]

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam
 
 from strategies import SelectionStrategy
 
-from ...support.toy_grid import ToyGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 
 
 def app_of(name_of_loss: str) -> ClientApp:

@@ -1,0 +1,19 @@
+"""Types of the numbers on the command line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+
+class Finite(click.FloatRange):
+    """A finite number within a range. Click's own ranges contain NaN, and infinity if there is no maximum."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; end the command if it is not finite or outside of the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number

@@ -1,0 +1,276 @@
+"""Asks nodes for their status, and limits how long all rounds together wait for the answers of a node."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.common import log
+
+from ..clients.printable import printable
+from ..clients.reports import Report
+from ..rounds.waiting.wait_time import Pace, Wait
+from .exchanges import ExchangeGrid, LateReplies, clock_of
+from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from flwr.app import Message
+    from flwr.serverapp import Grid
+
+    from ..options import Deadlines, Polling
+
+_PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
+_CREDIT, _CREDIT_SHARE = 10.0, 0.05
+"""How long all rounds together wait for the status of one client: this many seconds, plus this share of the
+time since the first node was asked."""
+_AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
+_NO_STATUS = (
+    "The clients' app has no query.status handler, so the client's error is not its fault, "
+    "and no other client is asked. Clients are known by registered name or node id, and their sizes are "
+    "learned from their replies. To report identities, sizes and groups, make the client app a "
+    "flwr_cohort.ReportingClientApp; Polling(ask_status=False) asks nobody"
+)
+
+
+class StatusQuestions:
+    """Asks nodes for their status, and remembers which nodes owe an answer or have sent an error.
+
+    A node that does not answer is asked again after twice ``deadlines.status``. After each further question
+    without an answer, this pause doubles, so that the node does not delay every round. A late answer counts,
+    too.
+
+    A node that answers with an error, for example because its ClientApp was killed, is asked again after
+    10 s, or after twice ``deadlines.status`` if that is less. This pause doubles after each further error.
+
+    Parameters
+    ----------
+    deadlines : Deadlines
+        How long to wait for the answers.
+    polling : Polling
+        Whether to ask nodes, and how often to look for answers.
+    needs_status : bool (default: False)
+        Whether the run needs what only a status report says, such as groups. Nodes are then asked unless
+        ``polling.ask_status`` is False.
+    declared : frozenset of str (default: empty)
+        The identities that the operator declared.
+
+    Attributes
+    ----------
+    answered : bool
+        Whether any node has reported its status.
+    """
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        polling: Polling,
+        needs_status: bool = False,
+        declared: frozenset[str] = frozenset(),
+    ) -> None:
+        self.answered = False
+        self._deadlines, self._polling = deadlines, polling
+        self._needs_status, self._declared = needs_status, declared
+        self._heard = False  # whether a reply held an identity that was not asked for
+        self._probed = False  # whether the first few nodes have been asked
+        self._lacking = 0  # how many answers stated that the app has no status handler
+        # node that sent no answer, or an error -> (when to ask it again, the pause until then), both in s
+        self._silent: dict[int, tuple[float, float]] = {}
+        self._errors: dict[int, int] = {}  # node -> how many errors it has sent in a row
+        self._unanswered: dict[str, int] = {}  # message id of a question -> node
+        self._late = LateReplies()  # finds late answers to `_unanswered`
+        self._pace = Pace()  # how long nodes take to report their status
+        self._began: float | None = None  # when the first node was asked, s
+        self._waited: dict[int, float] = {}  # node -> how long its answers were awaited, s
+
+    def asks(self, online: Mapping[int, str]) -> bool:
+        """Return whether nodes are asked for their status, see `options.Polling`.
+
+        ``online`` holds the registered name of each online node, "" if the node has none.
+        """
+        if self._polling.ask_status is not None:
+            return self._polling.ask_status
+        if self.answered or self._lacking:
+            return self.answered
+        if self._heard or self._needs_status:
+            return True
+        return bool(self._declared.difference(online.values(), (f"node-{node}" for node in online)))
+
+    def may_ask_later(self, online: Mapping[int, str]) -> bool:
+        """Return whether nodes are not asked now, but will be asked once a reply holds an identity."""
+        return self._polling.ask_status is None and not self._lacking and not self.asks(online)
+
+    def note_identity(self) -> None:
+        """Note that a reply held an identity that was not asked for."""
+        self._heard = True
+
+    def hurry(self) -> None:
+        """Allow the next look for late answers at once, because there is nothing that it could delay."""
+        self._late.hurry()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that a resumed run needs, as a JSON object."""
+        return {
+            "probed": self._probed,
+            "answered": self.answered,
+            "lacking": self._lacking,
+            "heard": self._heard,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state` returned."""
+        self._probed, self.answered = state["probed"], state["answered"]
+        self._lacking = state["lacking"]
+        self._heard = state.get("heard", False)  # checkpoints of 2026-11-22 and before lack it
+
+    def ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
+        """Ask nodes for their status, and return the reports of the nodes that answered.
+
+        The report of a node that is not asked, because `asks` is False or the app has no status handler, is
+        empty. A node whose pause is not over has no report, unless its late answer has arrived.
+
+        An unavailable client is asked again in each round. Once the rounds have waited for it long
+        enough (`_CREDIT`), they no longer wait for its answers, but an answer that arrives later counts.
+        Without this rule, a client that calls itself unavailable could delay every round.
+
+        All nodes of a run have the same app. So three nodes are asked first: if the app has no status
+        handler, only these three nodes log an error. If ``polling.ask_status`` is None, one node is asked
+        first.
+
+        ``online`` is as for `asks`.
+        """
+        deadline = self._deadlines.status
+        reports: dict[int, Report] = {}
+        rest = nodes
+        asks = self.asks(online)
+        if asks and not self._probed and len(nodes) > 1:
+            self._probed = True
+            first, wait = ENOUGH, min(_PROBE, deadline)
+            if self._polling.ask_status is None:
+                first, wait = 1, deadline  # one node speaks for all: it gets the time to import its app
+            reports = self._answers(grid, nodes[:first], wait)
+            rest = nodes[first:]
+            asks = self.asks(online)
+        now = clock_of(grid).monotonic()
+        has_handler = self.answered or self._lacking < ENOUGH
+        if not asks or not has_handler:
+            return reports | {node: Report() for node in rest if self._is_due(node, now)}
+        self._began = now if self._began is None else self._began
+        credit = _CREDIT + _CREDIT_SHARE * (now - self._began)
+        awaited = [node for node in rest if self._waited.get(node, 0.0) <= credit]
+        self._ask_without_waiting(grid, [node for node in rest if node not in set(awaited)])
+        return reports | self._answers(grid, awaited, deadline, late_from=nodes)
+
+    def _is_due(self, node: int, now: float) -> bool:
+        """Return whether a node is in no pause at the time ``now``, in seconds."""
+        return now >= self._silent.get(node, (0.0, 0.0))[0]
+
+    def _questions(self, nodes: Iterable[int], now: float) -> list[Message]:
+        """Return the questions to those of the nodes that are in no pause."""
+        return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
+
+    def _expect(self, asked: Mapping[str, int]) -> None:
+        """Take answers to these questions, and no longer answers to earlier questions to the same nodes.
+
+        ``asked`` holds the node of each question, by the id of its message.
+        """
+        nodes = set(asked.values())
+        self._unanswered = {each: node for each, node in self._unanswered.items() if node not in nodes}
+        self._unanswered.update(asked)
+
+    def _owe(self, node: int, now: float) -> float:
+        """Begin the pause of a node that has not answered; return the length of the pause in seconds."""
+        pause = 2 * max(self._deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
+        self._silent[node] = (now + pause, pause)
+        return pause
+
+    def _ask_without_waiting(self, grid: Grid, nodes: list[int]) -> None:
+        """Ask nodes without waiting for their answers, except nodes whose pause is not over."""
+        now = clock_of(grid).monotonic()
+        questions = self._questions(nodes, now)
+        if not questions:
+            return
+        message_ids = ExchangeGrid.of(grid, self._polling.interval).send(questions)
+        sent = zip(message_ids, questions, strict=False)
+        asked = {message_id: each.metadata.dst_node_id for message_id, each in sent if message_id}
+        for node in asked.values():
+            self._owe(node, now)
+        self._expect(asked)
+
+    def _answers(
+        self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
+    ) -> dict[int, Report]:
+        """Ask ``nodes``, and return the reports that arrive by the deadline.
+
+        The result also holds the late answers of the nodes ``late_from`` to earlier questions.
+        """
+        late = self._late.look(grid, self._unanswered)
+        clock = clock_of(grid)
+        began = clock.monotonic()
+        reports = {node: report for node, report in self._read(late, began).items() if node in late_from}
+        questions = self._questions((node for node in nodes if node not in reports), began)
+        if not questions:
+            return reports
+        wait = Wait(
+            self._pace,
+            np.full(len(questions), nan),
+            np.array([question.metadata.dst_node_id in self._silent for question in questions]),
+            self._deadlines.shortest,
+            deadline,
+        )
+        polling = ExchangeGrid.of(grid, self._polling.interval)
+        answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
+        asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
+        self._expect(asked)
+        now = clock.monotonic()
+        for question, seconds in zip(questions, wait.seconds, strict=True):
+            node = question.metadata.dst_node_id
+            waited = now - began if isnan(seconds) else float(seconds)
+            self._waited[node] = self._waited.get(node, 0.0) + waited
+        reports |= self._read(answers, now)
+        for node in set(asked.values()).intersection(self._unanswered.values()):
+            pause = self._owe(node, now)
+            log(WARNING, "Node %d has not reported its status yet; it is asked again in %g s", node, pause)
+        return reports
+
+    def _read(self, answers: Iterable[Message], now: float) -> dict[int, Report]:
+        """Return the report of each node that answered. A node that sent an error is left out.
+
+        ``now`` is the time in seconds, from which the pause of a node that sent an error counts.
+
+        An error that states that the app has no status handler counts as an answer with an empty report.
+        """
+        reports = {}
+        for answer in answers:
+            node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            lacks = lacks_handler(answer)
+            if lacks and not self._lacking and self._polling.ask_status is None:
+                log(WARNING, _NO_STATUS)
+            self._lacking += lacks
+            try:
+                report = read_status(answer)
+            except Exception as error:  # an answer may cause any error, and must not end the run
+                log(WARNING, "The status of node %d is ignored: %s", node, printable(error))
+                report = Report()
+            self.answered |= report is not None and not lacks
+            if report is not None:
+                reports[node] = report
+                self._silent.pop(node, None)
+                self._errors.pop(node, None)
+                continue
+            self._errors[node] = self._errors.get(node, 0) + 1
+            pause = min(_AFTER_ERROR, 2 * self._deadlines.status) * 2.0 ** (self._errors[node] - 1)
+            self._silent[node] = (now + pause, pause)
+            log(
+                WARNING,
+                "Node %d cannot report its status (%s); it is asked again in %g s",
+                node,
+                why_failed(answer),
+                pause,
+            )
+        return reports

@@ -1,0 +1,72 @@
+"""A server that does nothing but TLS handshakes, and certificates that are not valid now."""
+
+import contextlib
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.tls import certificates
+
+
+class Handshakes:
+    """A server on a port of this machine that ends each connection after the handshake."""
+
+    def __init__(self, files: certificates.Certificates) -> None:
+        self.show(files)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def show(self, files: certificates.Certificates) -> None:
+        """Use this certificate from the next handshake on."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # a context must not change during a handshake
+        context.load_cert_chain(files.certificate, files.key)
+        self._context = context
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            try:
+                self._context.wrap_socket(connection, server_side=True).close()
+            except OSError:
+                connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def tls_server(files: certificates.Certificates) -> Iterator[Handshakes]:
+    server = Handshakes(files)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def written(folder: Path, first: timedelta, last: timedelta, whose: str) -> certificates.Certificates:
+    """Write an authority's and a server's certificate; one of them is valid from now + first to now + last.
+
+    ``whose`` is "server" or "authority".
+    """
+    certificates.write_certificates(folder, renewable=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "CLOCK_SKEW", -first)
+        if whose == "server":
+            patch.setattr(certificates, "VALIDITY", last)
+            certificates.renew_certificate(folder)
+        else:
+            patch.setattr(certificates, "AUTHORITY_VALIDITY", last)
+            shutil.rmtree(folder)
+            certificates.write_certificates(folder, renewable=True)
+    return certificates.Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
