@@ -166,8 +166,8 @@ class SubmittedRun:
         self._next_question = time.monotonic() + RETRY
         result = self._superlink.result(self.run_id)
         if result is not None:
-            # One more stream, also if the run has ended: the SuperLink ends a stream with the run, although
-            # lines may have come after the stream's last look, and a restart breaks a stream off.
+            # Open one more stream. A restart of the SuperLink breaks a stream off. At the end of a run, the
+            # SuperLink ends the stream, although lines may have come since the stream last looked for lines.
             self._has_ended, self.last_words = bool(result), result or self.last_words
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)
