@@ -1,4 +1,4 @@
-"""Speeds of devices, in the form that FedScale publishes (Lai et al. 2022), as JSON.
+"""Reads measured speeds of devices from JSON, in the form that FedScale publishes (Lai et al. 2022).
 
 FedScale's file ``client_device_capacity`` is a pickle. Reading a pickle can run any code, so Cohort does not
 read it. docs/simulation.md has the command that converts a pickle, on a machine where you trust the file.

@@ -395,7 +395,7 @@ class Simulator:
         names : sequence of str or None
             (M,) the group of each client, None if it has none.
         share : float (default: 1.0)
-            How large a share of all clients evaluates, from 0 to 1. `SelectionStrategy` draws the same
+            The share of all clients that evaluate the model, from 0 to 1. `SelectionStrategy` draws the same
             clients.
         """
         drawn = evaluators(self._seed, self.round, np.arange(self._data.num_clients), share)

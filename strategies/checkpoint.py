@@ -1,9 +1,10 @@
-"""The state of a run on disk. Each round has a file of its own, so a crash never loses more than one round.
+"""Checkpoint files: how the state of a run is written, checked and locked on disk, with one file per round.
 
-A file is an ``.npz``, which ``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each
-array under ``arrays/``. The file is first written under another name, then fsynced, and then renamed. The
-checksums of the zip format detect later damage. In the same folder, ``results.jsonl`` holds the results of
-all rounds, see `results_file`.
+Each round has a file of its own, so a crash never loses more than one round. A file is an ``.npz``, which
+``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each array under ``arrays/``. The
+file is first written under another name, then fsynced, and then renamed. The checksums of the zip format
+detect later damage. In the same folder, ``results.jsonl`` holds the results of all rounds, see
+`results_file`.
 """
 
 import json
@@ -399,7 +400,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that no other user may open: whoever can read a file can lock it."""
+    """Open a file that only this user may open, since any user who can read a file can lock it."""
     descriptor = os.open(path, flags, 0o600)
     if sys.platform != "win32":
         with suppress(OSError):  # a file of another user, or a file system without modes

@@ -1,4 +1,4 @@
-"""Selectors and tasks of other packages, and of files that the user names.
+"""Imports selectors and tasks from other packages, and from files that the user names (`--import`).
 
 `cohort simulate --import my.py` calls `name_modules`. The environment variable `VARIABLE` then names the
 files and modules, so the processes that the command starts import them too: each calls `load`. A package
@@ -31,7 +31,7 @@ LIBRARY = "flwr_cohort"
 _PACKAGE = __name__.rpartition(".")[0]
 _ROOMS = {_PACKAGE, LIBRARY, "tasks", "client", "server", "simulation", "deploy", "benchmarks"}
 
-_loaded: dict[str, list[Path]] = {}  # by file, module or entry point: the files that were imported for it
+_loaded: dict[str, list[Path]] = {}  # file, module or entry point -> the files that its import loaded
 
 
 def name_modules(modules: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ def _log() -> logging.Logger:
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds each module of the library as the module of the same code in this package."""
+    """Finds each module of the library `flwr_cohort` as the module with the same code in this package."""
 
     def __init__(self) -> None:
         self._specs: dict[str, ModuleSpec | None] = {}
@@ -167,7 +167,7 @@ class _Alias(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python has replaced the module's spec. With another spec, its relative imports would fail.
+        # Python has replaced the module's spec by that of the alias, with which relative imports would fail.
         spec = module.__spec__
         assert spec is not None
         module.__spec__ = self._specs.pop(spec.name)

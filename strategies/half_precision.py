@@ -3,8 +3,9 @@
 `HalfPrecisionGrid` rounds the model w_t in each message to float16. `half_precision_mod` gives the client's
 app this rounded model r_t in the types of w_t. The app returns its trained model w_m, and the mod sends the
 update w_m - r_t, rounded to float16. The grid gives the strategy the model w_t + (w_m - r_t). So the server's
-model keeps its precision, and the strategy measures the update that the client made from the model that it
-had. Rounding the update loses less than rounding w_m would, since an update is much smaller than the model.
+model keeps its precision, and the strategy measures the client's update relative to r_t, the model from which
+the client trained. Rounding the update loses less than rounding w_m would, since an update is much smaller
+than the model.
 
 Each array is multiplied by a power of two, so that its largest number uses the upper end of float16's range,
 and none overflows. A number loses at most 2^-11 of itself (.05 %), or 2^-39 of the array's largest number if
@@ -37,8 +38,8 @@ HALF = "half-precision"
 the message has the numbers times 2^-e. In messages to clients it also holds ``record``, the name of the
 record with the arrays, and ``types``, the types that the arrays had."""
 _TOP = 15  # the numbers in a message are below 2^15; the largest float16 is 65504
-_LEAST = -100  # of the exponents; 2^100 is a float32
-_LARGEST = 1023  # of the exponents; 2^1023 is a float64
+_LEAST = -100  # the smallest exponent; 2^100 is a float32
+_LARGEST = 1023  # the largest exponent; 2^1023 is a float64
 _TYPES = ("float32", "float64")
 _FULL = "_full_precision"  # attribute of a sent message: the record with w_t
 _NO_MOD = 0  # flwr.common.constant.ErrorCode.UNKNOWN

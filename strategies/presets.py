@@ -397,7 +397,7 @@ class PowerOfChoice(SelectionStrategy):
 
 
 class Flics(SelectionStrategy):
-    """FLICS: each group of clients takes part, over time, as closely to its share as availability allows.
+    """FLICS: over time, each group's part in the training is as close to its share as availability allows.
 
     Ribero, Vikalo, de Veciana, *Federated Learning at Scale: Addressing Client Intermittency and Resource
     Constraints*. The aggregate is unbiased over time, not in each round: in early rounds, groups that were

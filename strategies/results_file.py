@@ -72,7 +72,7 @@ class ResultsFile:
         self._waiting = b""
 
     def find(self, stored: Mapping[str, Any]) -> str:
-        """Go back to the lines that belong to a checkpoint. The next `write` with values deletes the others.
+        """Go back to the lines that belong to a checkpoint. The next `write` with values deletes later lines.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""SelectionStrategy, the only Flower Strategy here. Each preset is a subclass that fixes the selector."""
+"""SelectionStrategy, a Flower Strategy: its arguments, its loop over rounds, and the methods Flower calls."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class SelectionStrategy(Strategy):
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
         of differential privacy.
     num_rounds : int, optional
-        The planned number of rounds, by which some selectors choose their settings, >= 1 (default: the
+        The planned number of rounds, >= 1. Some selectors derive settings from it (default: the
         ``num_rounds`` of `start`). A resumed run keeps the number of its first start.
     min_available_clients : int, optional
         Round 1 waits for this many clients, >= ``clients_per_round`` (default: ``clients_per_round``).
     local_learning_rate : float or str, optional
-        The clients' learning rate, > 0, by which the norms of updates are divided, see `RoundLogic`. SCAFFOLD
+        The clients' learning rate, > 0. The norms of updates are divided by it, see `RoundLogic`. SCAFFOLD
         requires it. The default of 1 is enough for selectors that only compare clients with each other. Text
         is a schedule: "0.5@1/0.25@150" is 0.5 from round 1 on and 0.25 from round 150 on. With a schedule,
         each TRAIN message holds the round's rate as ``learning-rate``.
@@ -118,16 +118,16 @@ class SelectionStrategy(Strategy):
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).
     variates : {"fedvarp", "scaffold"}, optional
-        The control variates: arrays of each client, which the server remembers in order to reduce variance
-        (FedVARP) or client drift (SCAFFOLD), see `rounds.variates` (default: none).
+        The control variates: arrays that the server remembers for each client, to reduce variance (FedVARP)
+        or client drift (SCAFFOLD), see `rounds.control_variates` (default: none).
     mode : Buffered, optional
         Rounds do not wait for slow clients: the model moves after every K arrivals, while C clients are kept
         busy, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
-        receives S times its weight (``update-weight``), where S is the number of selected clients. It
-        multiplies its update by this number, and then adds its mask. The server divides the sum by S.
-        The client also reports the norm of its update (``report-update-norm``). A round in which a reply is
+        receives S times its weight (``update-weight``), where S is the number of selected clients. The client
+        multiplies its update by this number, and then adds its mask. The server divides the sum by S. The
+        client also reports the norm of its update (``report-update-norm``). A round in which a reply is
         missing is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
         A function that is called after each round with the number of the round and the metrics of
@@ -202,7 +202,7 @@ class SelectionStrategy(Strategy):
             reporters=reporters,
         )
         boolean("masked_updates", masked_updates)
-        # Refuse wrong parameters now, and not only in the first round, when the clients are known.
+        # Refuse wrong parameters now: the selector itself is only created in the first round.
         check_selector(
             selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
         )
@@ -360,7 +360,7 @@ class SelectionStrategy(Strategy):
         Raises
         ------
         RuntimeError
-            If it is accessed earlier.
+            If it is accessed before the first round.
         """
         return self._clients.logic.selector
 
@@ -428,7 +428,8 @@ class SelectionStrategy(Strategy):
         ValueError
             If ``train_config`` sets ``learning-rate`` although ``local_learning_rate`` is a schedule.
         NotEnoughClientsError
-            If too few clients are available for too long. The completed rounds are in ``checkpoints``.
+            If too few clients are available for too long. If ``checkpoints`` is given, the completed rounds
+            are saved.
         CheckpointError
             If the folder of ``checkpoints`` holds another run, holds a run although ``resume`` is False, or
             cannot be written to.
@@ -501,7 +502,7 @@ class SelectionStrategy(Strategy):
             if record is not None:
                 self._reporters.count(record, len(self.roster))
             self._saved.save(progress, self.num_rounds)
-            # After the checkpoint, so that no resume repeats a round that reporters have heard about.
+            # Reporters are called after the checkpoint is saved, so no resume repeats a round that they know.
             self._reporters.round(
                 number,
                 record=record,
@@ -565,7 +566,8 @@ class SelectionStrategy(Strategy):
         """
         opened, began = self._opening.open(number, arrays, config, grid, self._wait, self.num_rounds)
         ended = self._buffered.run(opened, self._clients.logic, arrays, config, grid, self._wait)
-        # The server strategy steps from this round's model, although its replies may answer older messages.
+        # The server strategy steps from this round's model, although replies may answer messages of earlier
+        # rounds.
         first = ended.chosen.selection.clients[:1].tolist()
         shown = NodesGrid(grid, [self.roster.node_of(client) for client in first])
         messages = self._step.configure(number, arrays, config, shown)
@@ -615,7 +617,7 @@ class SelectionStrategy(Strategy):
         left out.
         """
         if not self._step.fraction_evaluate:
-            return []  # before nodes are listed, which takes long with a million nodes
+            return []  # and do not list the nodes: that takes long with a million nodes
         here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
         if self._clients.are_known:
             here = np.setdiff1d(here, self._clients.logic.silent(server_round + 1))

@@ -54,8 +54,8 @@ class Description(NamedTuple):
     shape: tuple[int, ...]
     num_classes: int
     hub: Hub | None = None  # None: the Hub does not have the data set in a usable form
-    # Pixels are stored as bytes, and divided by 255. Characters are stored as bytes: their numbers. Vectors
-    # are stored as float32.
+    # How samples are stored. Pixels: as bytes, to be divided by 255. Characters: as their numbers, in bytes.
+    # Vectors: as float32.
     encoding: Literal["pixels", "characters", "vectors"] = "pixels"
 
     @property
@@ -248,7 +248,7 @@ def _load(name: str, where: str) -> Halves:
         return _from_hub(name, description, path / name)
     if not path.exists():
         raise ValueError(f"data-dir = {where!r}: there is no such file or folder")
-    if path.stem != name and path.stem in DESCRIPTIONS:  # the shapes of MNIST and its variants do not differ
+    if path.stem != name and path.stem in DESCRIPTIONS:  # MNIST and its variants have equal shapes
         raise ValueError(f"data-dir = {where!r}: holds {path.stem}, not {name}; name its folder instead")
     return _from_npz(path, description)
 

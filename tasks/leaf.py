@@ -1,4 +1,4 @@
-"""Texts in LEAF's form (Caldas et al. 2018): JSON files with the samples of each user.
+"""Reads texts in LEAF's form (Caldas et al. 2018): JSON files with the samples of each user.
 
 A half of a data set (train or test) is a folder of ``*.json`` files. Each file holds an object with these
 entries::

@@ -18,13 +18,13 @@ _Create = TypeVar("_Create", bound=Callable[..., Task])
 
 
 class _Row(NamedTuple):
-    """A task."""
+    """A row of `_TASKS`: what `create` needs to make a task."""
 
     model: (
         tuple[str, str] | Callable[..., Task]
     )  # module of `models` and class; or the function that a user registered
-    dataset: str  # "" if the user's function knows its data
-    learning_rate: float  # used where the run sets none, with mini-batches of about 16 samples
+    dataset: str  # "" for a user's function, which chooses its own data
+    learning_rate: float  # the default of runs, for mini-batches of about 16 samples
     options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model
 
 

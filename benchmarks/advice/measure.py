@@ -14,7 +14,8 @@ the log is studied as `cohort advise` does. There are two truths:
 The difference between the two truths is the error of the approximation. It is given as the median over the
 seeds of ``|log(replayed / own)|``.
 
-The table of a log has a line for each stream, and the last line sums up all streams. Each seed is a process.
+The table of a log has a line for each stream, and the last line sums up all streams. Each seed runs in a
+process of its own.
 """
 
 import json

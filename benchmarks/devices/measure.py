@@ -1,4 +1,4 @@
-"""Rounds of a real server with many simulated devices.
+"""Measures rounds of a real server with many simulated devices: seconds, CPU time, memory, lost replies.
 
 ``cohort bench devices [--nodes 1000] [--per-round 50] [--rounds 20] [--megabytes 1] [--json]``
 
@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What the SuperLink and the load generators have used, or use, at one moment."""
+    """What the SuperLink and the load generators use: CPU time so far; files, threads and memory now."""
 
     cpu: float  # CPU seconds of the SuperLink since its start
     load_cpu: float  # CPU seconds of the load generators since their start
@@ -179,9 +179,9 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
 
 
 def _settled(counts: dict[str, int], least: int) -> bool:
-    """Whether the devices know what became of all messages, of which there are at least `least`.
+    """Return whether the devices have answered or abandoned all messages, of which they got at least `least`.
 
-    They report it a moment after the last round.
+    The devices write their counts every second, so the counts of the last round come late.
     """
     received = counts.get("received", 0)
     return received >= least and received == counts.get("answered", 0) + counts.get("abandoned", 0)

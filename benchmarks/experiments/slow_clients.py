@@ -1,4 +1,4 @@
-"""The time to accuracy as experiments, whose seeds are recorded in ``results/``: one for each federation."""
+"""The benchmark of time to accuracy as recorded experiments, one for each federation with slow clients."""
 
 from functools import partial
 from math import isfinite, nan

@@ -1,6 +1,6 @@
 """A Flower app with a large model. A client adds its node id to the first parameter of each layer.
 
-So every reply differs from every other, and each layer is sent: a SuperLink stores equal objects once.
+So no two replies have an equal layer. The SuperLink would store equal layers only once.
 """
 
 import time
@@ -20,7 +20,7 @@ HALF = "half-precision"  # strategies.half_precision.HALF, which stock Flower mu
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """Train with half precision if the message has it."""
+    """Answer a TRAIN message, in half precision if the message is in half precision."""
     if HALF not in message.content:
         return trained(message, context)
     from strategies.half_precision import half_precision_mod

@@ -38,7 +38,7 @@ recorded seeds: another rounding can change a draw, and so a whole run."""
 
 
 class Seed(NamedTuple):
-    """A seed of a recorded experiment, and what it took."""
+    """A seed of a recorded experiment, and the CPU seconds that it took."""
 
     name: str
     seed: int

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 STOCK = "Flower's FedAvg"
 NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
-"""Program -> how many models its memory must hold at the least.
+"""Program -> how many models its memory must hold at least.
 
 The ServerApp holds the model, the sum and a reply; the ClientApp holds the trained model.
 """
 NOT_OURS = ("availability", "choose: selection", "nodes (Flower's part)")
-"""The parts of a round that a goal leaves out: simulated clients, the papers or Flower cause their time."""
+"""The parts of a round that a goal leaves out, since simulated clients, papers or Flower cause their time."""
 
 
 class Goal(NamedTuple):

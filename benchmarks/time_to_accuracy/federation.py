@@ -1,4 +1,4 @@
-"""The federations and the methods that the benchmark compares."""
+"""The federations and the methods that the benchmark of time to accuracy compares."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ For each method:
 - The seconds, and the megabytes that clients received and sent, until the mean accuracy of `WINDOW` rounds
   reaches 80, 90 and 95 % of the best accuracy that any method reaches with this setting and seed; infinite if
   never.
-- The accuracy at the end, and the least accuracy on the samples of a quarter of the clients by speed.
+- The accuracy at the end, and "worst": the clients are divided into four quarters by speed, and this is the
+  least of the accuracies on the quarters' samples.
 - The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
 """
 
@@ -50,7 +51,7 @@ from strategies.options import Faults
 
 BUDGET = 3_000.0  # simulated seconds
 WINDOW = 5  # rounds
-ROUNDS_PER_ROUND = 4  # the most buffered rounds in place of a round
+ROUNDS_PER_ROUND = 4  # a run may have at most this many buffered rounds for each round of another method
 LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
@@ -76,7 +77,7 @@ class Result(NamedTuple):
     seconds: Floats  # (R,) simulated time at the end of each round
     accuracy: Floats  # (R,) mean of the last `WINDOW` rounds
     megabytes: Floats  # (R,) sent and received so far
-    worst: float  # the least accuracy on a quarter of the clients by speed, at the end
+    worst: float  # accuracy at the end: the least of those on four quarters of the clients by speed
 
 
 def play(federation: Federation, method: Method, *, budget: float = math.inf, rounds: int = 1_000) -> Result:

@@ -1,4 +1,4 @@
-"""References in the docstrings of the library.
+"""Turns the names in the docstrings of the library into links to the API reference.
 
 In a docstring, single backticks hold the name of a class, function or module, or of a parameter or setting.
 A public name becomes a link to the API reference. Parameters, settings, and names that exist in the code but

@@ -20,8 +20,8 @@ class Availability(ABC):
     """Determines which clients are available in a round.
 
     The available clients are a function of (seed, round). So rounds may be requested in any order, and a
-    resumed run sees the same clients. Except in `Cyclic`, `Once`, `Trace` and `GroupCounts`, whether a client
-    is available does not depend on the number of clients.
+    resumed run sees the same clients. Whether a client is available does not depend on the number of clients,
+    except in `Cyclic`, `Once`, `Trace` and `GroupCounts`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Day and night alternate, each with its own rates."""
+"""Rounds are day and night in turn: each client has one rate of availability by day, and another by night."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Availability follows the local time of day."""
+"""The availability of each client follows the time of day in its time zone."""
 
 from __future__ import annotations
 

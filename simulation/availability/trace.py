@@ -1,4 +1,4 @@
-"""Replay of a recorded trace."""
+"""Replays a recorded trace of availability, one bin of time per round."""
 
 from __future__ import annotations
 

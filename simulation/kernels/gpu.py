@@ -1,4 +1,4 @@
-"""What makes the training of large torch models fast on a GPU."""
+"""Speeds up large torch models on a GPU: CUDA graphs, faster gradients, updates that stay in its memory."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class UpdatesOnGPU(ClientUpdates):
 class Replayed:
     """A step of one client as a CUDA graph, which a GPU repeats by itself.
 
-    A step of a large network starts hundreds of kernels. For a CPU their start takes longer than the kernels
-    take the GPU. A call overwrites the result of the call before it.
+    A step of a large network consists of hundreds of kernels. The CPU needs more time to start them than the
+    GPU needs to run them. A call overwrites the result of the previous call.
     """
 
     def __init__(self, step: Step, models: dict[str, Tensor], batch: Sequence[Tensor]) -> None:
@@ -58,7 +58,7 @@ class Replayed:
         apart.wait_stream(before)
         with InputGradients():  # type: ignore[no-untyped-call]
             with torch.cuda.stream(apart):
-                step(self._models, *self._batch)  # loads the kernels, which a recording cannot do
+                step(self._models, *self._batch)  # loads the kernels, which is impossible during a recording
             before.wait_stream(apart)
             with torch.cuda.graph(self._graph):
                 self._result = step(self._models, *self._batch)
@@ -74,8 +74,8 @@ class Replayed:
 class InputGradients(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes the gradient of a convolution's inputs as a convolution of the gradient of its outputs.
 
-    It turns the filters, and needs strides and dilations of 1. cuDNN's deterministic algorithms for gradients
-    of inputs take several times as long.
+    The filters of this second convolution are those of the first, rotated by 180 degrees. It replaces cuDNN's
+    deterministic algorithm, which takes several times as long, if strides, dilations and groups are 1.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -38,7 +38,7 @@ class Torch(Kernel):
     build : callable
         Returns the module; the values of its parameters are not used. The module's state must consist of
         parameters only, and its output must be a function of its input: no running statistics, no dropout.
-        Which operations it has must not depend on values.
+        The values of its input must not decide which operations it executes.
     initial_arrays : callable
         Returns the initial arrays by parameter name, for a seed.
     device : str (default: "cpu")
@@ -123,11 +123,11 @@ class Torch(Kernel):
         return Trained(StackedUpdates(rows.numpy(), arrays, split), losses, variances)
 
     def _empty(self, count: int) -> Tensor:
-        """Return memory for ``count`` updates.
+        """Return memory for ``count`` updates, on the GPU or on this machine.
 
-        A GPU adds the updates of large models many times faster than a CPU. So they stay in its memory,
-        unless they take a quarter of it. All others are copied into page-locked memory, which is many times
-        faster than into other memory.
+        A GPU adds the updates of large models many times faster than a CPU. So these updates stay in the
+        GPU's memory, unless they take more than a quarter of it. All other updates are copied into
+        page-locked memory, since a GPU copies many times faster into it than into other memory.
         """
         shape = count, self._num_parameters
         if not self._is_large_on_gpu or 16 * count * self._num_parameters > _memory_of(self._device):
@@ -207,8 +207,8 @@ class Torch(Kernel):
     def _sent(self, array: NDArray[Any]) -> Tensor:
         """Return a tensor on the device; on the CPU it shares the array's memory.
 
-        This process waits until the GPU has done its work so far, but not if the model is large: a GPU copies
-        from page-locked memory while this process goes on. Small models train faster without this.
+        If the model is large, the GPU copies from page-locked memory while this process goes on. Otherwise
+        this process waits for the GPU, since small models train faster without page-locked memory.
         """
         tensor = torch.from_numpy(array)
         if self._is_large_on_gpu:

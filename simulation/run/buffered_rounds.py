@@ -1,4 +1,4 @@
-"""Rounds that do not wait for slow clients: who is in flight, and from which model each client trains."""
+"""Rounds that do not wait for slow clients: the clients in flight, and the model from which each trains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BufferedRounds:
     kernel : Kernel
         Trains the clients' models.
     logic : RoundLogic
-        The rounds' logic, which decides who is asked.
+        The rounds' logic, which decides which clients are asked.
     buffer : Buffer
         The logic's buffer.
     response_times : ResponseTimes
@@ -61,10 +61,10 @@ class BufferedRounds:
     ) -> None:
         self._data, self._kernel, self._logic, self._buffer = data, kernel, logic, buffer
         self._response_times, self._deadline, self._plan_of = response_times, deadline, plan_of
-        # The clients in flight, in the order in which they were asked -> (when the training or the wait for
-        # it ends, simulated s; how long the training takes, s, infinite if longer than the deadline).
+        # Client in flight -> (simulated time in s at which it replies or is given up, seconds until its
+        # reply, infinite if longer than the deadline). Clients are in the order in which they were asked.
         self._in_flight: dict[int, tuple[float, float]] = {}
-        # Round -> the model from which the clients asked in that round train.
+        # Round -> the model from which the clients that were asked in this round train.
         self._models: dict[int, Arrays] = {}
 
     def run(self, opened: Opened, arrays: Arrays, began: float) -> tuple[Chosen, Replies]:

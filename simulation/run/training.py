@@ -31,7 +31,7 @@ class Replies(NamedTuple):
 
     trained: TrainedClients | list[Reply]  # a list if nobody replied in time
     waited: float  # how long the round waited for replies, simulated s
-    seconds: Floats | None  # (S,) until each reply, NaN for none; None without response times
+    seconds: Floats | None  # (S,) s until each reply, NaN if there is none; None without response times
 
 
 class Training:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..numerics.arrays import Floats
 
-# The quantile .975 of Student's t: degrees of freedom and quantile. It is interpolated in 1 / degrees.
+# Degrees of freedom, and the quantile .975 of Student's t for them; interpolated in 1 / degrees.
 _DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
 _QUANTILES = np.array(
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]

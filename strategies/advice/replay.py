@@ -10,14 +10,14 @@ is replayed: in each round it has learned from the earlier rounds of the log. If
 it would have learned from other clients, so its q is an approximation. The one exception is the selector
 that drew the log.
 
-If b is a prediction of a that does not depend on the draws of the round, the sum of ``W_m b_m / q_m`` over
-the drawn clients, minus the sum of b_m / q_m over all clients, has mean 0 and resembles the error of the
-estimate. Subtracting this difference makes the interval short if norms can be predicted, however seldom the
-log drew the clients that matter. A round is predicted from the earlier rounds. Little is known at first, so
-the rounds of the first half are also predicted from the second half. If the draws of the log do not depend
-on earlier norms, this second prediction is used. Otherwise it may depend on the draws of the round, through
-later draws. Then the estimate uses the first prediction, and the interval is extended until it holds the
-estimate that uses the second one.
+Let b_m be a prediction of a_m that does not depend on the draws of the round. The sum of ``W_m b_m / q_m``
+over the drawn clients, minus the sum of ``b_m / q_m`` over all clients, has mean 0 and resembles the error of
+the estimate. Subtracting this difference makes the interval short if norms can be predicted, however seldom
+the log drew the clients that matter. A round is predicted from the earlier rounds. Little is known at first,
+so the rounds of the first half are also predicted from the second half. If the draws of the log do not depend
+on earlier norms, this second prediction is used. Otherwise the second prediction may depend on the draws of
+the round, through later draws. Then the estimate uses the first prediction, and the interval is extended
+until it holds the estimate that uses the second prediction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from .predictor import Predictor, extended
 
 BASELINE = "uniform"
 SAME = 1e-6
-"""The largest relative difference between the probabilities of the log and those of a replay of it."""
+"""The probabilities of a log and of its replay count as the same up to this relative difference."""
 
 
 class Evidence:
@@ -50,7 +50,7 @@ class Evidence:
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds that say something."""
+        """The number of rounds that were added."""
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:

@@ -1,4 +1,4 @@
-"""The whole study of a log: which logs and selectors it is for, its findings, and the advice."""
+"""Studies a log: checks the log and the selectors, estimates each selector's variance, and gives advice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long the clients of a run take, and how long its rounds wait: what the log of a run says about it."""
+"""Estimates from a run's log how long its clients take to reply, and how long its rounds wait for them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,8 +18,8 @@ class Waiting(NamedTuple):
     replies : int
         The number of durations.
     idle : float
-        The share of the wait for which a client has replied and its round still waits for others: the mean
-        over the rounds and their clients. 0 if all are equally fast.
+        The share of a round's wait that remains after a client's reply: the mean over the rounds and their
+        clients. 0 if all clients are equally fast.
     missing : float
         The share of the selected clients without a duration.
     between, within : float
@@ -36,9 +36,9 @@ class Waiting(NamedTuple):
 def waiting(rounds: Iterable[tuple[Ints, Floats]]) -> Waiting | None:
     """Return what the durations of a run say; None if no client has two durations.
 
-    The variance within clients is the mean square of one-way analysis of variance, and that between clients
-    its estimate with unequal numbers of durations (Searle, Casella, McCulloch 1992, Variance Components,
-    section 3.6).
+    The variance within clients is the mean square within clients of a one-way analysis of variance. The
+    variance between clients is estimated by the same analysis, for unequal numbers of durations (Searle,
+    Casella, McCulloch 1992, Variance Components, section 3.6).
 
     Parameters
     ----------

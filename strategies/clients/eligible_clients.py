@@ -45,7 +45,7 @@ class EligibleClients:
         self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
 
     def begin(self, round: int) -> None:
-        """Take the conditions of a round.
+        """Set `conditions` to the conditions of a round.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class EligibleClients:
         return clients[self._seen[2][clients]]
 
     def why_nobody(self, roster: Roster) -> str:
-        """Return why no client can ever meet the conditions, as far as is known; "" if one may."""
+        """Return why no known client has an eligible name; "" if one has, or if no client is known."""
         names = roster.ids()
         by_name = Eligibility(names=self.conditions.names)
         if not names or any(by_name.admits(name, {}) for name in names):

@@ -53,7 +53,7 @@ REPORT_VARIANCE = "report-gradient-variance"
 REPORT_NORM = "report-update-norm"
 """TRAIN config: the client must report ``update-norm``, since the server does not see the update."""
 UPDATE_WEIGHT = "update-weight"
-"""TRAIN config: the client multiplies its update by this number before it masks it."""
+"""TRAIN config: the client multiplies its update by this number before it masks the update."""
 PART_SCALES = "part-scales"
 """TRAIN config: one number for each part of the update. The client multiplies each part by its number, and
 sends the sum of the products."""
@@ -81,7 +81,7 @@ def _ascii(name: str) -> str:
 
 
 def _few(properties: Any) -> Any:
-    """Refuse too many properties before each is checked: an error for each takes seconds, and a kilobyte."""
+    """Refuse too many properties before each is checked: one error for each would take seconds and memory."""
     if isinstance(properties, Mapping) and len(properties) > _MOST_PROPERTIES:
         raise ValueError(f"must be {_MOST_PROPERTIES} properties at most")
     return properties

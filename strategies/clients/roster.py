@@ -153,7 +153,7 @@ class Roster:
         return online
 
     def without_available(self, node_ids: Iterable[int]) -> list[int]:
-        """Return the nodes, of the given ones, at which no available client is known, in the same order."""
+        """Return those of the given nodes at which no available client is known, in the same order."""
         client = self._client
         if not self._unavailable:
             return [node for node in node_ids if node not in client]

@@ -59,7 +59,7 @@ def decode(array: Array) -> NDArray[Any]:
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any] | None, int]:
-    """Return shape, order, type and length of the header of a .npy file; None for an unusual version."""
+    """Read a .npy file's header: shape, order, type (None in an unusual version) and length of the header."""
     file = BytesIO(data)  # does not copy the bytes
     read = _HEADERS.get(np.lib.format.read_magic(file))
     return (*read(file), file.tell()) if read is not None else ((), False, None, 0)

@@ -1,4 +1,4 @@
-"""The TRAIN messages of buffered rounds, whose replies are awaited over several rounds."""
+"""Sends the TRAIN messages of buffered rounds, and awaits their replies over several rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..rounds.waiting.wait_time import Wait
     from .exchanges import ExchangeGrid
 
-_AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once
+_AFTER_FAILURE = 1.0  # s, the pause if no message could be sent, since the caller tries again at once
 _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
 
 
@@ -30,7 +30,7 @@ def buffered_group(round: int) -> str:
 
 
 class Event(NamedTuple):
-    """What is new about a client in flight."""
+    """What happened to a client in flight: it replied, or the wait for it ended."""
 
     client: int
     message: Message  # the TRAIN message
@@ -51,7 +51,7 @@ class _Exchange:
     end: float = inf  # when its clients without a reply lose their places, s on the clock; see `update`
 
     def update(self) -> None:
-        """Compute ``end`` again, since other exchanges teach how long clients take."""
+        """Compute ``end`` again, since replies in other exchanges show how long clients take."""
         if self.wait is not None:
             self.wait.renew()
         if not self.closed:
@@ -76,12 +76,13 @@ class _Sent:
 class InFlight:
     """Sends TRAIN messages, and returns one event after another: a reply, or a wait that has ended.
 
-    The clients of one `ask` wait together (`Wait`). When their wait ends, those without a reply are overdue:
-    they lose their places (an event without a reply), but their replies are still expected until ``limit``
-    seconds after the message. Then the last event says that no reply is expected any more.
+    The clients of one `ask` share a wait (`Wait`). When this wait ends, the clients without a reply are
+    overdue: they lose their places (an event without a reply), but their replies are still accepted until
+    ``limit`` seconds after the message. Then a last event (``gives_up``) follows, since no reply is expected
+    any more.
 
-    Replies that one look finds are returned in the order in which their messages were sent. Replies that a
-    round does not take stay for the next round.
+    Replies that are found at the same time are returned in the order in which their messages were sent.
+    Replies that a round does not take stay for the next round.
 
     Attributes
     ----------
@@ -92,7 +93,7 @@ class InFlight:
     round: int = 0
     _sent: dict[str, _Sent] = field(default_factory=dict)  # by the message's id, in the order of sending
     _events: deque[Event] = field(default_factory=deque)
-    _last: float = -inf  # when something happened last, s on the clock
+    _last: float = -inf  # when the last message was sent or the last reply came, s on the clock
 
     def ask(
         self,

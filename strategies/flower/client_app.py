@@ -1,4 +1,4 @@
-"""A ClientApp that answers the server's questions, so that an app of Flower needs no handlers for them."""
+"""ReportingClientApp, a ClientApp that answers the server's status, loss and norm queries for any app."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReportingClientApp(ClientApp):
     that of an update that the app's train function makes. TRAIN replies also hold the client's identity. If
     the report says that the client is not available, these questions and TRAIN messages do not call the app.
 
-    A mod cannot do this: Flower refuses a query without a handler before it calls any mod.
+    A mod could not answer queries: Flower refuses a query without a handler before it calls any mod.
 
     Parameters
     ----------

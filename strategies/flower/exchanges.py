@@ -89,10 +89,10 @@ _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies 
 
 
 class LateReplies:
-    """Looks for late replies, which may never come, but not so often that the looks delay the rounds.
+    """Looks for late replies, but so rarely that the looks do not delay the rounds.
 
-    The SuperLink may hold a look that finds nothing for a second. So a client that never answers would delay
-    each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
+    If there is no reply, the SuperLink may take a second to answer a look. So a client that never replies
+    would delay each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class _ReadableGrid(GridView):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have arrived, without waiting.
 
-        The fourth error in a row is raised, because replies of clients are then not the cause.
+        The fourth error in a row is raised, because clients' replies cannot be the cause then.
         """
         asked = list(message_ids)
         open_, replies = set(asked), []
@@ -182,8 +182,8 @@ class ExchangeGrid(GridView):
     Attributes
     ----------
     arrivals : dict of str to float
-        For the messages of the last exchange that their clients answered: the message's id -> the seconds
-        from sending the message until the server had the reply.
+        Message id -> the seconds from sending the message until the server had the reply, in the last
+        exchange. It has only messages that their clients answered themselves.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:

@@ -101,7 +101,7 @@ def why_failed(reply: Message) -> str:
     tail = reason
     if len(reason) > _TAIL:
         kept = reason[-_TAIL:]
-        tail = f"… {kept.partition(' ')[2] or kept}"  # no part of a word at the beginning
+        tail = f"… {kept.partition(' ')[2] or kept}"  # begin with a whole word
     return printable(f"error {reply.error.code}: {tail}")
 
 
@@ -122,10 +122,10 @@ def read_status(reply: Message) -> Report | None:
 
 
 def loss_name(metrics: Iterable[str], wanted: str | None) -> str | None:
-    """Return the name of the metric that is the loss: ``wanted``, if it is among the names of the metrics.
+    """Return the name of the metric that holds the loss; None if no metric does.
 
-    If ``wanted`` is None: "loss", or else the only name that contains "loss", such as "eval_loss". If there
-    is no such name, the result is None.
+    The name is ``wanted``, if it is given. Otherwise it is "loss", or else the only name that contains
+    "loss", such as "eval_loss".
 
     Examples
     --------
@@ -183,7 +183,7 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
 
 
 def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
-    """Return the record with the times of the replies, and with what clients report of their devices.
+    """Return the record with the reply times, and the training times and batteries that clients report.
 
     Parameters
     ----------

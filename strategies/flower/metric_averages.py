@@ -35,8 +35,8 @@ def averaged(
     """Return the average over the usual replies; None if there is none, or if ``average`` raises an error.
 
     A reply is left out if a number is not finite, if a name is not printable or too long, or if the reply has
-    more than `MOST_METRICS` metrics or `MOST_NUMBERS` numbers. Among the remaining replies, one combination
-    of names and lengths of metrics is the most frequent. Replies with another combination are left out, too.
+    more than `MOST_METRICS` metrics or `MOST_NUMBERS` numbers. Of the remaining replies, only those with the
+    most frequent combination of metric names and lengths are averaged.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class Traffic:
     bytes_received: int = 0
 
     def __post_init__(self) -> None:
-        self._taken: tuple[int, ...] = (0, 0, 0, 0)  # what `take` has returned so far, in all
+        self._taken: tuple[int, ...] = (0, 0, 0, 0)  # the sum of all counts that `take` has returned
 
     def sent(self, messages: Iterable[Message]) -> None:
         """Count messages to clients."""
@@ -54,7 +54,7 @@ class Traffic:
 
     @property
     def total(self) -> Traffic:
-        """The counts since the beginning, whatever was taken."""
+        """The counts since the beginning; `take` does not reset them."""
         return Traffic(*(a + b for a, b in zip(self._taken, astuple(self), strict=True)))
 
     def since(self, earlier: Traffic) -> Traffic:

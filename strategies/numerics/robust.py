@@ -1,4 +1,4 @@
-"""Limits of plausible values if some values are lies, and a mean that no single update determines."""
+"""Limits of plausible values that a few lies cannot move, and a mean that no single update determines."""
 
 from typing import NamedTuple
 

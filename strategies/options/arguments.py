@@ -69,8 +69,8 @@ def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[st
 def names_replacements(init: Callable[P, None]) -> Callable[P, None]:
     """Decorate a strategy's ``__init__``: refuse unknown arguments before Python reports missing ones.
 
-    A newcomer who replaces only the name of the class writes ``Forecast(fraction_train=0.1)``. Python would
-    say that ``clients_per_round`` is missing, and not that it replaces ``fraction_train``.
+    A user who replaces only the class name ``FedAvg`` writes ``Forecast(fraction_train=0.1)``. Python would
+    report that ``clients_per_round`` is missing, and not that this argument replaces ``fraction_train``.
     """
 
     @wraps(init)
@@ -87,19 +87,19 @@ def names_replacements(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def arguments_of(kind: type) -> set[str]:
-    """Return the arguments of a strategy by name, with those of the strategies that it extends."""
+    """Return the names of a strategy's arguments, including those of the strategies that it extends."""
     made = [vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)]
     return {name for each in made for name in signature(each).parameters}
 
 
 def check_kind(name: str, value: Any, kind: Any, expected: str) -> None:
-    """Raise a TypeError if a value that is not None is of another kind.
+    """Raise a TypeError if a value that is not None is of the wrong kind.
 
     Parameters
     ----------
     name, value
         The argument.
-    kind : type, or what else isinstance takes
+    kind : type, or another second argument of isinstance
         The allowed kinds.
     expected : str
         The allowed kinds in words, after "must be".

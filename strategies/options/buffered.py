@@ -1,4 +1,4 @@
-"""How a run's rounds follow each other: one after another, or buffered (asynchronous)."""
+"""Buffered: the settings of buffered (asynchronous) rounds, which do not wait for slow clients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Buffered:
     buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
     them, and the places that became free are filled with clients that train from the new model. The other
     clients go on training from the model that they have. The *staleness* τ of an update is the number of
-    rounds that ended between the question to the client and the round in which its update is used. Buffers
-    are those of FedBuff (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The
-    weights are not, see `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate
-    unbiased although clients differ in speed.
+    rounds that ended between the question to the client and the round in which its update is used. The buffer
+    is that of FedBuff (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The
+    weights are different from FedBuff's: they keep the aggregate unbiased although clients differ in speed,
+    see `strategies.rounds.buffered.buffer.Buffer`.
 
     Attributes
     ----------
@@ -47,8 +47,9 @@ class Buffered:
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
-        it is biased towards fast clients, which are idle more often, and any K arrivals end a round, whoever
-        sends them. With selectors that are biased on purpose, no draw counts for busy clients.
+        the aggregate is biased towards fast clients, which are idle more often. Any K arrivals then end a
+        round, no matter which clients send them. With selectors that are biased on purpose, no draw counts
+        for busy clients.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The option that says where the checkpoints of a run are saved."""
+"""Checkpoints: where a run saves its checkpoints, and whether it resumes from the last one."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Budgets:
 
     @property
     def smallest(self) -> int:
-        """The smallest K > 0 of the schedule; ``clients_per_round`` if no schedule has a K > 0."""
+        """The smallest K > 0 of the schedule; ``clients_per_round`` if there is no schedule or no such K."""
         return min((k for k in map(int, self._numbers) if k > 0), default=self.clients_per_round)
 
     def check(self, quorum: int, num_clients: float = inf) -> None:

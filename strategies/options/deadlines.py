@@ -33,8 +33,8 @@ class Deadlines:
         must train before they answer, ``round`` applies instead.
     shortest : float (default: 3)
         The server waits at least this long for an answer, unless the upper limit is lower. If this value is
-        infinite, the server waits for a missing answer until the upper limit. It also does so while it knows
-        the answer times of fewer than half of the clients that it asked.
+        infinite, the server waits for a missing answer until the upper limit. The server also waits until the
+        upper limit while it knows the answer times of fewer than half of the clients that it asked.
 
     Raises
     ------

@@ -34,9 +34,10 @@ class Eligibility:
         The properties that a client must have, by name: True or False, a number, or a pattern. ``group`` is
         the client's group. A client without the property is not eligible.
 
-        True and False match themselves and the texts "true" and "false" in any case, but no number. Anything
-        else matches a text by its characters, and a number by its characters or its value: 1 and "1" match 1,
-        1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". Of a list, one text must match.
+        True and False match themselves and the texts "true" and "false", in upper or lower case, but no
+        number. Any other value is a pattern for a text, or for a number as text. It also matches a number of
+        the same value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a
+        property is a list, one of its texts must match.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""When the guard clips, rejects and quarantines."""
+"""GuardSettings: the numbers that determine when the guard clips, rejects and quarantines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GuardSettings:
             checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
         checks.real("guard.factor", self.factor, low=1, high=1e9)
         checks.real("guard.draws", self.draws, low=1, high=1e9)
-        checks.integer("guard.window", self.window, low=32)  # rounds.limits.RECENT
+        checks.integer("guard.window", self.window, low=32)  # rounds.plausible_limits.RECENT
         checks.integer("guard.memory", self.memory, low=1, high=8)
         checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
         checks.integer("guard.quarantine", self.quarantine, low=1)

@@ -1,4 +1,4 @@
-"""What the operator declares about clients."""
+"""Overrides: what the operator declares about clients: sizes, settings, properties and removals."""
 
 from __future__ import annotations
 

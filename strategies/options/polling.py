@@ -23,8 +23,9 @@ class Polling:
         registered name or its node id. The server then learns the client's data size from the
         ``num-examples`` of its replies. Default (None): the server asks if the selector needs groups, costs
         or polls that only an app with handlers answers, if the operator declared identities that are not
-        registered names, or once a reply holds a ``client-id``. It asks one client first. If this client has
-        no handler, no other client is asked, because each question would log an error in the client.
+        registered names, or once a reply holds a ``client-id``. The server asks one client first. If this
+        client has no handler, no other client is asked, because each question would log an error in the
+        client.
     poll_with : {"query", "evaluate"}, optional
         The message that asks candidates for their loss: ``query.loss`` or EVALUATE. EVALUATE suits an app
         without a handler for ``query.loss``. Default (None): ``query.loss`` if clients have reported their

@@ -1,4 +1,4 @@
-"""The contract of reporters: what a reporter is told about a run, and when."""
+"""Reporter, the base class of all reporters: the methods that a run calls, and the data that it passes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RoundReport:
 
 
 class Reporter:
-    """Is told what happens in a run. Inherit from this class, and write the methods that you need.
+    """Receives the events of a run. Inherit from this class, and write the methods that you need.
 
     A run calls `begin` or `resume` first, then `round` for each round, and `end`, `failed` or `stopped` last.
     All calls come from one thread, which only this reporter has. The run never waits for a call, except at
@@ -66,7 +66,7 @@ class Reporter:
     on. If `begin` or `resume` raises an error, the run does not call this reporter again.
 
     If a run is killed, it calls none of `end`, `failed` and `stopped`. When the run is resumed, the rounds
-    after its last checkpoint are trained again, so a reporter may be told about the same round twice.
+    after its last checkpoint are trained again, so a reporter may receive the same round twice.
 
     Attributes
     ----------

@@ -137,7 +137,7 @@ class MLflow(Reporter):
         new.unlink()
 
     def _found(self) -> bool:
-        """Look for the run of the note, and for the last round that it has of each metric."""
+        """Return whether MLflow has the run that the note names, and set the last round of each metric."""
         self._run_id, self._last = str(read_note(self.folder / _NOTE).get("run_id", "")), {}
         if not self._run_id:
             return False

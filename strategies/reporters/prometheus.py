@@ -145,7 +145,7 @@ class Prometheus(Reporter):
 
     def _set(self, name: str, values: list[tuple[tuple[str, ...], float]]) -> None:
         gauge = self._labelled[name]
-        gauge.clear()  # groups that have gone
+        gauge.clear()  # removes groups that are gone
         for labels, value in values:
             gauge.labels(*labels).set(value)
 
@@ -158,7 +158,7 @@ class Prometheus(Reporter):
 
 
 # prometheus_client's own server has a thread and a file for each connection, for as long as the connection
-# exists: whoever can connect could use up the files and threads of the run.
+# exists: any program that can connect could use up the files and threads of the run.
 class _Handler(WSGIRequestHandler):
     """Answers the request of one connection, and closes it after `PATIENCE` seconds."""
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..flower.traffic import Traffic
     from ..rounds.record import RoundRecord
 
-CAPACITY = 1000  # the most rounds that wait for a slow reporter; it is not told about later rounds
+CAPACITY = 1000  # the most rounds that wait for a slow reporter; the reporter misses later rounds
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
-HURRY = 2.0  # seconds; the longest wait for reporters if the process was told to end
+HURRY = 2.0  # seconds; the longest wait for reporters if a signal ends the process
 LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`, `failed` or `stopped`
 
 
@@ -51,7 +51,7 @@ class Reporters:
         self._workers = [_Worker(each) for each in reporters]
         self._draws = np.zeros(0, np.int64)  # (M,) how many times each registered client was drawn
         self._participation = np.zeros(1, np.int64)  # element n: how many clients were drawn n times
-        self._names: dict[str, set[str]] = {}  # by source: the names that reporters were told
+        self._names: dict[str, set[str]] = {}  # source -> the names of metrics that reporters have received
 
     def __bool__(self) -> bool:
         return bool(self._workers)
@@ -194,7 +194,7 @@ class _Worker:
         self._reporter, self._name = reporter, type(reporter).__name__
         self._changed = Condition()
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()  # the calls that are still to be made
-        self._lost = 0  # rounds that the reporter was not told about, because too many calls waited
+        self._lost = 0  # rounds that the reporter missed, because too many calls waited
         self._is_closed = False  # whether no further calls will come
         self._is_off = False  # whether the reporter could not begin
         self._has_failed = False

@@ -84,7 +84,8 @@ class WandB(Reporter):
             counts = np.add.reduceat(report.participation, edges[:-1:width])
             limits = np.append(edges[:-1:width], edges[-1])
             values["participation/draws"] = self._wandb.Histogram(np_histogram=(counts, limits))
-        # The note comes first: a crash between the two loses one round, and no round is there twice.
+        # The note is written first: a crash before the log call loses one round, but no round is logged
+        # twice.
         self._last = report.round
         self._write_note()
         self._run.log(values, step=report.round)

@@ -27,10 +27,10 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 """A model: its parameters by name."""
 _CHUNK = sketches.LONGEST  # entries; a chunk and its float64 copy fit into a core's second-level cache
 TOGETHER = 64
-"""How many updates `Model.examine_together` should get.
+"""The number of updates that `Model.examine_together` should get.
 
-For each chunk of them the calls of NumPy take as long as the arithmetic of about two updates. More updates
-take more memory for their chunks, and do not save much more time.
+For each chunk, NumPy's calls cost as much time as the arithmetic of about two updates. With more updates, the
+chunks take more memory, and hardly any more time is saved.
 """
 _COLUMNS = sketches.WIDTH  # a chunk's squares are summed as a matrix with this many columns
 _TINY = 1e-26  # a smaller sum of squares in float32 may have lost squares below the range of float32
@@ -73,14 +73,14 @@ class Model:
         computed in float64.
     exact : bool (default: False)
         Whether the squares of a norm are summed in float64 throughout, which takes longer. Rounds with
-        control variates use it: so the papers' experiments, which have such rounds, repeat bit for bit.
+        control variates use it, so that the papers' experiments with such rounds repeat bit for bit.
     """
 
     def __init__(self, arrays: Arrays, *, exact: bool = False) -> None:
         self._arrays, self._exact = arrays, exact
         self._flat = {name: array.reshape(-1) for name, array in arrays.items()}  # a view if possible
         self._types = {name: np.result_type(array, np.float32) for name, array in arrays.items()}
-        self._buffers: dict[np.dtype[Any], NDArray[Any]] = {}  # see `_buffer`
+        self._buffers: dict[np.dtype[Any], NDArray[Any]] = {}  # see `_differences`
 
     @cached_property
     def _wide(self) -> NDArray[np.float64]:
@@ -155,7 +155,7 @@ class Model:
         Parameters
         ----------
         updates : sequence of Update, length R
-            The updates to examine. R is best at most `TOGETHER`.
+            The updates to examine. R should be at most `TOGETHER`.
         step : dict of str to array, optional
             A sum as `nothing` returns it, to which c s_m (w_m - w_t - y_m) of each update is added, in the
             order of ``updates`` (default: no sum).

@@ -1,6 +1,6 @@
-"""The guard. It judges the values and updates that clients send, before the server learns from them.
+"""The guard: clips implausible values, rejects replies, and quarantines clients with repeated offences.
 
-It clips implausible values, rejects some replies, and quarantines clients with repeated offences.
+It judges the values and updates that clients send, before the server learns from them.
 """
 
 from collections.abc import Mapping
@@ -59,8 +59,9 @@ class Guard:
 
     When the values of all clients fall during training, or change with a new learning rate, the limit follows
     within a few rounds, and the ratio of limit to centre stays the same. If the clients' values are alike, a
-    lie gains at most `factor`. If honest values spread over orders of magnitude, the limit lies orders of
-    magnitude above the centre. The limit is reliable while fewer than a quarter of the clients lie.
+    lie is clipped to at most `factor` times the centre. If honest values spread over orders of magnitude, the
+    limit lies orders of magnitude above the centre. The limit is reliable while fewer than a quarter of the
+    clients lie.
 
     Large losses come with large gradients. So a large norm raises the limits of the reply's other values.
     If a norm is x times its centre, the limit of the loss is at least x³ times the centre of the losses, and
@@ -91,8 +92,8 @@ class Guard:
     answers at once opposes their updates less. Therefore each of 128 remembered updates is compared with the
     updates of other clients that were trained from the models nearest to its own, also if these updates
     arrive later (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
-    agreement need only be below 0.42 times the number above. This is four standard deviations of the average
-    over many replies.
+    agreement need only be below 0.42 · (-4/sqrt(D)). This is four standard deviations of the average over
+    many replies.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two

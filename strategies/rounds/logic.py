@@ -214,7 +214,7 @@ class RoundLogic:
         return _NOBODY if few else resting
 
     def silent(self, round: int) -> Ints:
-        """Return the clients whose quarantine for silence lasts in a round, ascending."""
+        """Return the clients that are quarantined for silence in a round, ascending."""
         return _NOBODY if self.patience is None else self.patience.quarantined(round)
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:

@@ -20,7 +20,7 @@ from .recent_values import NEWEST_SHARE, RecentValues, Window
 RECENT = 32
 """The centre is the median of this many of the newest values."""
 _FEW = 8
-"""The federation has changed if at least half of the last values are far beyond the limit. Here the last
+"""The federation has changed if at least half of the newest values are far beyond the limit. The newest
 values are this many, or all values of the round if there are more."""
 _ENOUGH = 16
 """If fewer values than this are known, the limit is too uncertain for an offence."""
@@ -156,7 +156,7 @@ class Limits:
         usual = bulk(
             -known, deviations=self.settings.direction_deviations, least=_AGREEMENT, prior=_AGREEMENT
         )
-        # Liars may be drawn often. Then they are many of the first known clients, and increase the spread.
+        # Liars may be drawn often. Then many of the first known clients are liars, and increase the spread.
         narrow = max(_AGREEMENT, self.settings.direction_deviations * min(usual.spread, _WIDEST))
         few = np.count_nonzero(known < -usual.centre - narrow) <= known.size / 4 + 1
         margin = narrow if few else usual.margin

@@ -1,4 +1,4 @@
-"""The record of everything that happened in a round."""
+"""RoundRecord: everything that happened in a round, for the history, the log and the reporters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -130,7 +130,7 @@ class SpeculativeSum:
         return dict(zip(updates, norms, strict=True))
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``. The first call returns the sum of `examine` if it is right."""
+        """Return the sum over ``updates``. The first call reuses the sum of `examine` if it is equal."""
         total, self._total = self._total, None
         if (
             total is not None

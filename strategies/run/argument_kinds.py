@@ -26,7 +26,7 @@ _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in 
 
 
 def check_kinds(**given: Any) -> None:
-    """Raise a TypeError if an argument (not None) is of another kind, or a setting's name is no string."""
+    """Raise a TypeError if an argument (not None) has the wrong kind, or a setting's name is not a string."""
     for name, value in given.items():
         check_kind(name, value, *_KINDS[name])
         if name == "selector_settings":

@@ -1,4 +1,4 @@
-"""Rounds that do not wait for slow clients: their messages, and what becomes of each reply."""
+"""Buffered rounds: asks clients to train, awaits the replies, and keeps the models from which they train."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 
 class Gathered(NamedTuple):
-    """What a buffered round has gathered."""
+    """The replies and times of a buffered round."""
 
     chosen: Chosen
     replies: list[Reply]  # (S,) of the clients whose training ended
-    seconds: NDArray[np.float64]  # (S,) until each of them replied; NaN = no reply
-    asked: float  # when the free places were filled for the first time, s on the clock
-    arrived: float  # when the last reply came, s on the clock
+    seconds: NDArray[np.float64]  # (S,) s until each of these clients replied; NaN = no reply
+    asked: float  # when free places were filled for the first time, s on the grid's clock
+    arrived: float  # when the last reply came, s on the grid's clock
 
 
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds.
 
-    `Buffer` decides who is asked. This class sends the messages, awaits the replies, and remembers the models
-    from which clients in flight train.
+    `Buffer` decides which clients are asked. This class sends the messages, awaits the replies, and remembers
+    the models from which clients in flight train.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ class BufferedRounds:
     ) -> Gathered:
         """Keep clients busy until the buffer is full, and return what the round has gathered.
 
-        If no client holds a place, the round ends with the replies so far. If there are none, it waits for
-        the first reply of an overdue client, if any.
+        If no client holds a place, the round ends with the replies so far. If there are no replies yet, the
+        round waits for the first reply of an overdue client, if there is one.
 
         Parameters
         ----------
@@ -200,10 +200,10 @@ class _Ended:
     size_key: str
     num_stale: int = 0
     replies: dict[int, Reply] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)  # until a client replied; infinite or NaN: never
+    seconds: dict[int, float] = field(default_factory=dict)  # s until the reply; infinite or NaN: none came
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
-        """End a client's training; ``lost``: a resume cannot ask it again, since its model was not saved."""
+        """End a client's training; ``lost``: a resume cannot repeat it, since its model was not saved."""
         version = self.buffer.in_flight[client]
         reply = Reply(failure=LATE)
         too_stale = self.buffer.is_too_stale(client)

@@ -12,7 +12,7 @@ from ..server_steps.step import ServerStep
 
 @dataclass(frozen=True)
 class RunDescription:
-    """The settings of a strategy that decide how its run goes."""
+    """The settings of a strategy that determine its run."""
 
     strategy: str  # the name of the class
     selector: str

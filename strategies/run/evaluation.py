@@ -1,4 +1,4 @@
-"""The evaluation of the model by clients: who is asked, and the averages of their metrics."""
+"""The evaluation of the model by clients: which clients evaluate, and the averages of their metrics."""
 
 from __future__ import annotations
 

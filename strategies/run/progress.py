@@ -1,4 +1,4 @@
-"""How far a run has come, and the conversion of this progress to and from a checkpoint."""
+"""The progress of a run: last round, model and metrics so far; its conversion to and from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .log_lines import as_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SOURCES = {  # attributes of `Result`, and what the log calls their metrics
+_SOURCES = {  # attribute of `Result` -> the name of its metrics in the log
     "train_metrics_clientapp": "clients, training",
     "evaluate_metrics_clientapp": "clients, evaluation",
     "evaluate_metrics_serverapp": "server, evaluation",
@@ -76,7 +76,7 @@ class Progress:
     def log_newest(self) -> None:
         """Log the newest metrics of each source.
 
-        Flower logs the metrics of all rounds here, in a form that takes seven lines for a round.
+        Flower's strategies log the metrics of all rounds at this point, with seven lines for each round.
         """
         for what, source in _SOURCES.items():
             found = getattr(self.result, what)

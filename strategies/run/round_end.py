@@ -69,7 +69,7 @@ class RoundEnding:
         seconds : ndarray, shape (S,)
             The seconds until the server had each reply, NaN for none; or empty.
         arrived : float
-            When the last reply came, s on the clock.
+            When the last reply came, in seconds on the grid's clock.
         """
         for client, reply in zip(training.chosen.selection.clients, replies, strict=True):
             if not reply.failure or not reply.report.available:

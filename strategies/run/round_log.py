@@ -1,4 +1,4 @@
-"""What the log says about the clients of a round: the eligible, the selected, and those that failed."""
+"""Logs which clients are eligible, selected, failed or quarantined in each round."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RoundLog:
     def __init__(self, roster: Roster, kind: type[Selector], name: str) -> None:
         self._roster, self._kind, self._name = roster, kind, name
         self._eligible: tuple[str, int, int] | None = None  # what was logged last
-        self._told_of_report = False  # whether a warning said that no client reports what the selector needs
+        self._told_of_report = False  # whether the log warned that no client reports what is needed
 
     def eligible(self, round: int, conditions: Eligibility, count: int, others: int) -> None:
         """Log how many clients are eligible, whenever the conditions or these numbers change.

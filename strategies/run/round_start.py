@@ -36,7 +36,7 @@ class RoundOpening:
     rates : Schedule
         The clients' learning rate.
     training : ClientTraining
-        Its `rate_of` is part of each poll's config.
+        Its `rate_of` gives the learning rate in each poll's config.
     log : RoundLog
         Logs which clients are eligible.
     """
@@ -63,14 +63,15 @@ class RoundOpening:
         limit: float,
         num_rounds: int | None,
     ) -> tuple[Opened, float]:
-        """Wait for clients and open a round; return the round, and when it began, s on the grid's clock.
+        """Wait for clients, and open a round; return it, and its beginning in seconds on the grid's clock.
 
         Parameters
         ----------
         number : int
             The round.
         arrays : ArrayRecord
-            w_t. Before the first selection, some selectors ask clients for the norm of an update of w_t.
+            The model w_t. Before the first selection, some selectors ask clients for the norm of an update of
+            w_t.
         config : ConfigRecord
             The config of the messages that ask for these norms.
         grid : ExchangeGrid

@@ -73,7 +73,7 @@ class SavedRun:
         Raises
         ------
         CheckpointError
-            If the folder cannot be written to, or holds a run that this run cannot go on with.
+            If the folder cannot be written to, or holds a run that this run cannot continue.
         """
         if self._folder is None:
             return Progress(0, initial), num_rounds

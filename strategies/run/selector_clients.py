@@ -1,4 +1,4 @@
-"""The clients as the selector knows them: it is created with the first clients, and follows the roster."""
+"""Creates the selector with the first clients, and tells it which clients join, leave or change."""
 
 from __future__ import annotations
 

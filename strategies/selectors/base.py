@@ -350,7 +350,7 @@ class Selector(ABC):
         Returns
         -------
         Selection
-            The selected clients; none if nobody is available or the budget is below 1.
+            The selected clients; none if no client is available or the budget is below 1.
 
         Raises
         ------
@@ -383,7 +383,7 @@ class Selector(ABC):
         Returns
         -------
         ndarray, shape (S,)
-            The weights; all 0 if nobody responded.
+            The weights; all 0 if no client responded.
 
         Raises
         ------

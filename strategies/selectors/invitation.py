@@ -1,4 +1,4 @@
-"""Clients that decide for themselves whether they take part, because only they know their group.
+"""flics-private, the client's side: the invitation, and the client's decision by its private group.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. This file holds the invitation and the client's
@@ -6,8 +6,9 @@ side; the server's side is `flics_private`.
 
 A round of `flics-private` goes as follows. Every available client is a candidate and reports a randomised
 group. The server sends each candidate an invitation with an acceptance rate and an update scale for every
-group. The client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). It
-scales its update itself. So the weights of the server are 1, and `finalize` does not change them.
+group. The client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). If it
+takes part, it scales its update itself. So the weights of the server are 1, and `finalize` does not change
+them.
 """
 
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ class Presence:
 
     @cached_property
     def clients(self) -> Ints:
-        """The available clients, ascending. From `absent`, they are found in a pass over M clients."""
+        """The available clients, ascending. If `absent` is stored, this takes a pass over M clients."""
         if self.listed is not None:
             return self.listed
         if self.count == self.registered.size:

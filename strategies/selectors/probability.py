@@ -1,4 +1,4 @@
-"""Selectors that draw K clients from a probability distribution over all registered clients."""
+"""The base of the selectors that draw K clients from a distribution over all registered clients."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -133,5 +133,5 @@ class StreamSelector(ProbabilitySelector):
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
         """Return a stream of independent draws from p over all registered clients, see `numerics.rejection`.
 
-        A stream is a function that returns as many drawn clients as its argument says.
+        A stream is a function of n that returns n drawn clients.
         """

@@ -107,7 +107,7 @@ class Feedback:
         Whether each client responded.
     seconds : ndarray, shape (S,), or None
         Seconds >= 0 from the message until the server had the client's reply, by the server's clock. None if
-        nobody measured them, as in a simulation without response times.
+        they were not measured, as in a simulation without response times.
     part_norms : ndarray, shape (S, P), or None
         None if an update has no parts. Otherwise the norms >= 0 of the client's P parts, as the client
         reported them, before it multiplies the parts by the scales in ``Selection.parts``.

@@ -129,10 +129,10 @@ def selector_type(name: str) -> type[Selector]:
 
 
 def settings_of_run(name: str, settings: Mapping[str, Any], local_steps: int) -> dict[str, Any]:
-    """Return the settings of a selector, with those that follow from a run and are not given.
+    """Return the given settings of a selector, and the settings that follow from the run.
 
-    Selectors that compare updates with gradients of one step have the setting ``local_steps``. Without a
-    value it is the number of local steps of the run.
+    Selectors that compare updates with gradients of one step have the setting ``local_steps``. If it is not
+    given, it is the number of local steps of the run.
 
     Parameters
     ----------

@@ -202,7 +202,7 @@ class Settings:
 
     @property
     def needs_per_client(self) -> frozenset[str]:
-        """The settings per client that other settings in this object need to have an effect."""
+        """The settings per client without which other settings of this object have no effect."""
         return frozenset()
 
     @property

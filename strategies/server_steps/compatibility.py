@@ -112,7 +112,7 @@ def refusal(
       an honest reply far from all others. So these strategies see unscaled replies, which is correct only if
       all draws have equal weights. For example, if clients are drawn in proportion to their data, the median
       of the draws is the median weighted by data. As in Flower, sizes have no other effect. Strategies that
-      use distances between replies see each client once, because a copy of a reply would support the reply.
+      use distances between replies see each client once, because copies of a reply would support each other.
       Krum and MultiKrum take a mean weighted by the number of draws; Bulyan gives each client one vote.
     - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths. If an update were
       multiplied by its weight, the divisor would contain the square of the weight. The paper of q-FedAvg
@@ -122,8 +122,8 @@ def refusal(
       rounds, and without noise. Sampling amplifies privacy only if it is uniform; Flower's accountant assumes
       no amplification. If updates are multiplied by their weights and then clipped, clipping reduces the
       updates with large weights. If updates are clipped first, the noise must grow with the largest weight.
-      Both orders are harmless if all weights are about equal. Sizes, groups and the identities of the clients
-      that replied count as public.
+      In both orders, the harm is small if all weights are about equal. Sizes, groups and the identities of
+      the clients that replied count as public.
 
     Parameters
     ----------

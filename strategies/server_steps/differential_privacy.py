@@ -1,4 +1,4 @@
-"""The server step of strategies with differential privacy, which adds noise."""
+"""The server step of strategies with differential privacy: adds the noise that Flower's own step lacks."""
 
 from __future__ import annotations
 

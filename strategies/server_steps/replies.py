@@ -1,4 +1,4 @@
-"""Makes replies for a Flower strategy, in the form in which clients send replies."""
+"""Makes the replies that a Flower strategy aggregates, in the form of clients' replies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Contribution:
     Attributes
     ----------
     arrays : mapping of str to array
-        The client's model w_m. The guard may have clipped its update. With differential privacy, the guard's
-        limit does not depend on other clients' values, because such a limit would disclose these values.
+        The client's model w_m. The guard may have clipped its update. With differential privacy, the guard
+        does not clip, because its limit would disclose other clients' values.
     weight : float
         c_m, corrected for the clients that did not reply.
     count : int

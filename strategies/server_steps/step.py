@@ -1,4 +1,4 @@
-"""The server step, which a copy of a Flower strategy takes.
+"""ServerStep: lets a copy of a Flower strategy take the server step of each round.
 
 This module handles strategies that step from the average. `robust_aggregation` and `differential_privacy`
 handle strategies that see single replies. `compatibility` determines which strategy may be used with which

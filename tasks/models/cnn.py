@@ -9,7 +9,10 @@ from .network import Network
 
 
 def _handwriting(num_classes: int) -> list[nn.Module]:
-    """For 28 x 28 grey pixels: McMahan et al. 2017, section 3. LEAF's network has 2,048 units, not 512."""
+    """Return the network of McMahan et al. 2017, section 3, for 28 x 28 grey pixels.
+
+    LEAF's network has 2,048 hidden units instead of 512.
+    """
     return [
         nn.Conv2d(1, 32, 5, padding=2),
         nn.ReLU(),
@@ -25,7 +28,10 @@ def _handwriting(num_classes: int) -> list[nn.Module]:
 
 
 def _objects(num_classes: int) -> list[nn.Module]:
-    """For 32 x 32 colour pixels: Power-of-Choice paper, appendix F, with the 6 and 16 filters of LeNet."""
+    """Return the network of the Power-of-Choice paper, appendix F, for 32 x 32 colour pixels.
+
+    The paper does not give the numbers of filters. They are 6 and 16, as in LeNet.
+    """
     modules: list[nn.Module] = [
         nn.Conv2d(3, 6, 5),
         nn.ReLU(),
@@ -42,11 +48,11 @@ def _objects(num_classes: int) -> list[nn.Module]:
 
 
 def _faces(num_classes: int) -> list[nn.Module]:
-    """For 84 x 84 colour pixels: LEAF's network for CelebA.
+    """Return LEAF's network for CelebA, for 84 x 84 colour pixels.
 
     The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm
-    (Hsieh et al. 2020). The running statistics of batch norm are not parameters. A client whose samples are
-    all of one class would distort these statistics for other clients.
+    (Hsieh et al. 2020). The running statistics of batch norm are not parameters. Those of a client whose
+    samples are all of one class would not fit the samples of other clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):

@@ -1,4 +1,4 @@
-"""Networks in torch, trained with plain SGD."""
+"""The base of the networks in torch: initial parameters, training with plain SGD, and evaluation."""
 
 from abc import abstractmethod
 

@@ -37,7 +37,7 @@ class ResNet18(Network):
 
     The first convolution has 3 x 3 filters, and no pooling follows it, as is usual for small images. Each
     group norm has two groups, as in Reddi et al. 2021, whose federated CIFAR-100 the FLICS paper uses
-    (section IV-A). Running statistics of batch norm are not parameters, and would not be averaged by weights.
+    (section IV-A). The running statistics of batch norm are not parameters, so they would not be averaged.
 
     Parameters
     ----------

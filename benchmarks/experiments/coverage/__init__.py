@@ -1,4 +1,4 @@
-"""Every item of the papers with the names that run it and its status, from which docs/papers.md is made."""
+"""All algorithms, figures, tables and bounds of the papers, their commands and status, for docs/papers.md."""
 
 from benchmarks.experiments.coverage import delta, flics, osmd, power_of_choice
 from benchmarks.experiments.coverage.others import OTHERS

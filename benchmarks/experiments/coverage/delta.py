@@ -1,4 +1,4 @@
-"""The items of the DELTA paper."""
+"""The algorithms, figures, tables and bounds of the DELTA paper: what runs each, and its status."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

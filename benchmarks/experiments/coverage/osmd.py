@@ -1,4 +1,4 @@
-"""The items of the OSMD paper, in its first and its later version."""
+"""The algorithms, figures, tables and bounds of the OSMD paper's two versions: what runs each, its status."""
 
 from dataclasses import replace
 

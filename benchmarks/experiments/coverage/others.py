@@ -1,4 +1,4 @@
-"""Selectors and experiments that are not from the papers."""
+"""The selectors and experiments that are not from the papers: what runs each, and its status."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

@@ -1,4 +1,4 @@
-"""The items of the Power-of-Choice paper."""
+"""The algorithms, figures, tables and bounds of the Power-of-Choice paper: what runs each, and its status."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

@@ -1,4 +1,4 @@
-"""What a line of the table in docs/papers.md says."""
+"""`Row`, an item of a paper with its commands and its status, and `Paper`, the items of a paper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEANINGS: dict[Status, str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """An item of a paper, what runs it, and whether the paper's result is reached.
+    """An algorithm, figure, table or bound of a paper, what runs it, and whether its result is reached.
 
     Attributes
     ----------

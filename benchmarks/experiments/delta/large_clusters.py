@@ -20,8 +20,8 @@ class LargeClustersSelector(ClusterISSelector):
     The paper replaces the clients of that cluster with clients of the other one, after 250 of 500 rounds, so
     that the number of selected clients stays the same. Here all draws of these rounds are from the other
     clusters, and the aggregate is the mean over the clients of these clusters. It is biased. Clusters are
-    made anew in each round, from the norms of each client's last participation; so a client that is left out
-    returns if the other norms fall below the middle between the two centres.
+    made anew in each round, from the norms of each client's last participation. So a client that is left out
+    returns once the other norms have fallen so far that its norm is nearer to the centre of large norms.
     """
 
     name = "large-clusters-is"

@@ -75,7 +75,7 @@ TABLE_9 = {
     )
     for alpha, threshold in ((0.1, 89), (1.0, 92), (5.0, 92))
 }
-"""α = 5 is 0.5 for each of ten classes, the other form of the paper's α = 0.5."""
+"""α = 5 is the other reading of the paper's α = 0.5: 0.5 for each of the ten classes."""
 FIGURE_15 = {f"n = {n}": replace(TABLES, clients_per_round=n) for n in (5, 20)}
 
 _PRACTICAL = (

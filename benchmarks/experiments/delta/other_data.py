@@ -1,7 +1,7 @@
 """DELTA's experiments on the paper's own data: Fashion-MNIST, CIFAR-10, FEMNIST and CelebA.
 
-`training` has the training, the selectors and the paper's terms. The data could not be had here, so nobody
-has measured these experiments yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
+`training` has the training, the selectors and the paper's terms. The data were not available here, so these
+experiments have no results yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
 clients and α = 0.1 on Fashion-MNIST, 0.5 on CIFAR-10, or a fifth of the users on LEAF's data, mini-batches of
 32, 500 rounds, and the rates 0.01 and 0.1. As in `mnist`, a client takes 5 steps, not 5 epochs, and the
 selectors have their default settings.

@@ -36,8 +36,8 @@ The paper's terms have the following meanings in this module:
   the aggregate is the plain mean of all stored updates. Selectors learn from the norms and diversities of the
   updates minus the stored ones; the paper has those of the updates.
 - **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
-  best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper's five best are
-  those of the plateau at the end, in Table 2 of the last 4 % of the rounds.
+  best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper takes the five
+  best from the plateau at the end of the run: in Table 2, from the last 4 % of the rounds.
 - **Rounds to a threshold** is the first measured round with an accuracy at or above the threshold.
 
 All selectors of a seed share the data, the initial model and each client's mini-batches.

@@ -99,10 +99,11 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 def around_eq_7(
     shares: Floats, estimates: Floats, final: Floats, clients: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the right side of eq. 7 and, first and last, its bounds in the text after it, each (T,).
+    """Return three arrays (T,): the lower bound of the right side of eq. 7, this right side, its upper bound.
 
-    These are (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
-    round t is the largest |s_j/ŝ_j(t) - 1|. Then both hold if no s_j or ŝ_j(t) is above n_j.
+    The bounds are those in the text after eq. 7:
+    (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
+    round t is the largest |s_j/ŝ_j(t) - 1|. Then both bounds hold if no s_j or ŝ_j(t) is above n_j.
 
     Parameters
     ----------

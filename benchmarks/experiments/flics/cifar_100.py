@@ -1,7 +1,7 @@
 """Table I of the FLICS paper on CIFAR-100: ResNet-18 with group norm, clients that come and go in 20 groups.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. The data could not be had here, so nobody has measured this experiment yet.
+Constraints", section IV. The data were not available here, so this experiment has no results yet.
 
 As in the paper, each client draws its samples by a sparse multinomial distribution over the 20 coarse labels,
 and the coarse label with the largest probability is its group. The distribution is Dir(0.1), and there are

@@ -1,4 +1,4 @@
-"""Streams on which `forecast` was weak or not measured before, in settings with other M, K, T and spreads."""
+"""The experiment on streams where `forecast` was weak or unmeasured, with other M, K, T and spreads."""
 
 from functools import partial
 from typing import Any, NamedTuple

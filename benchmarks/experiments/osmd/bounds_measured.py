@@ -30,7 +30,7 @@ from strategies.selectors import Selector, create
 from strategies.selectors.osmd.rates import num_experts, smallest_rate
 
 MARGIN = 10.0
-"""ā (v2: A_max) over the largest a before training, so that no later a is larger, as the theorems demand."""
+"""ā (v2: A_max) divided by the largest a before training. The theorems demand that no later a exceeds ā."""
 
 
 class Comparator(NamedTuple):
@@ -52,7 +52,7 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return the best q^t of each round, above the floor and of all, and the best constant q above the floor.
+    """Return three comparators: the best q^t above the floor, the best of all q^t, the best fixed q above it.
 
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
@@ -241,7 +241,7 @@ def _gradient_bounds(
 ) -> dict[str, float]:
     """Return the mean squared gradient of a run and its bounds: column of the table -> value.
 
-    `best` (M,) is the best fixed p, and `name` that of the selector. With `local_rate`, the run is one of
+    `best` (M,) is the best fixed p, and `name` the selector's name. With `local_rate`, the run is one of
     `train_fedavg` with this step size, and `a_max` bounds the a of Algorithm 4; else it is one of `train`.
     With `full`, the run had full gradients, so σ is 0.
     """

@@ -2,7 +2,7 @@
 
 With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random.
 With balanced sizes each client holds 10. All trials of a comparison are trained side by side on the same
-mini-batches. Every client's gradient is computed, also if the client is not selected. So the regret of a
+mini-batches. Every client's gradient is computed, even if the client is not selected. So the regret of a
 trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
 seed. In shapes, A is the number of trials.
 

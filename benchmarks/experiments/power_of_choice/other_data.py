@@ -1,7 +1,7 @@
 """Power-of-Choice on CIFAR-10, Sent140 and EMNIST: Figures 6, 7, 10 and 11.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices F and G.4. The data could not be had here, so nobody has measured these experiments
+section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
 yet. The split is that of the paper, as in `mnist_training`: all samples are shuffled, 80 % are distributed
 over the clients, and 15 % are the test samples.
 

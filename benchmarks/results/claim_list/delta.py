@@ -1,4 +1,4 @@
-"""What the DELTA paper says."""
+"""The claims of the DELTA paper, each with the cells that decide it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the FLICS paper says."""
+"""The claims of the FLICS paper, each with the cells that decide it."""
 
 from __future__ import annotations
 

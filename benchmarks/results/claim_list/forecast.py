@@ -1,4 +1,4 @@
-"""What `forecast` promises on streams of norms."""
+"""The claims about `forecast` on streams of norms, each with the cells that decide it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the OSMD paper says."""
+"""The claims of the OSMD paper, each with the cells that decide it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Power-of-Choice paper says."""
+"""The claims of the Power-of-Choice paper, each with the cells that decide it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user gains."""
+"""The claims about what a user gains, each with the cells that decide it."""
 
 from __future__ import annotations
 

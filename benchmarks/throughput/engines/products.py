@@ -22,7 +22,7 @@ class Products:
     A step of a client multiplies, as `simulation.kernels.dense` does: for each layer, the inputs by the
     weights; then from the last layer to the first, the transposed inputs by the errors, and the errors by the
     transposed weights, except at the first layer. The operands stay the same in all steps, so they are in the
-    cache. A client has the mini-batch of its number of samples, in turn over all clients.
+    cache. The clients take turns, and each multiplies mini-batches of its own size.
     """
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:

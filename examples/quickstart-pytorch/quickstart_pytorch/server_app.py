@@ -1,4 +1,4 @@
-"""The ServerApp. Compared with Flower's quickstart, the strategy is another one."""
+"""The ServerApp of Flower's quickstart, with `Forecast` instead of `FedAvg`."""
 
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord

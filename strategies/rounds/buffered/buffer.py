@@ -1,4 +1,4 @@
-"""The clients that are busy, the draws that their updates stand for, and the weights of arrivals."""
+"""Buffered rounds: decides which clients are asked, and gives each arrival the weight of its draws."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...selectors import Selection
 from ..stages import Opened
 
 TRIES = 20
-"""How many selections in a row may be empty. Then the places stay free until the next arrival."""
+"""After this many empty selections in a row, the free places stay free until the next arrival."""
 
 
 _COUNTS = 2
-"""How many times its mean share of the arrivals that end rounds a client may have."""
+"""A client's share of the arrivals that end rounds is at most this many times the mean share."""
 
 
 class State(IntEnum):
-    """What a drawn client does."""
+    """The state of a drawn client."""
 
     WAITING = 0  # it is drawn, and no place is free for it
     TRAINING = 1  # it holds a place
@@ -38,7 +38,7 @@ class _Drawn:
     """A drawn client, and the sums over its draws since its last update was used."""
 
     count: int  # how often it was drawn while it was idle
-    probability: float  # in its first draw, among the idle clients
+    probability: float  # of its first draw, among the idle clients
     importance: float  # the sum over selections of n W (budget times importance), or of n while it was busy
     weight: float  # its credit
     state: State = State.WAITING
@@ -46,69 +46,74 @@ class _Drawn:
 
 
 class Buffer:
-    """The bookkeeping of buffered rounds, on arrays. It decides who is asked, and the weights of arrivals.
+    """The bookkeeping of buffered rounds: decides which clients are asked, and the weights of arrivals.
 
     **What unbiased means.** Let u_m be fixed updates and λ_m the target shares of the available clients. A
     selector that is unbiased in every round returns weights with E[Σ_m c_m u_m] = Σ_m λ_m u_m. With a budget
-    of n draws, call n c_m the *credit* of client m. So the credits of a selection have the expectation
-    n Σ λ_m u_m, and a run is unbiased if this holds for the credits of all its draws, and if each credit
-    becomes part of one update.
+    of n draws, call n c_m the *credit* of client m. So for one selection, E[Σ credit_m u_m] = n Σ λ_m u_m. A
+    run is unbiased if this holds for all its selections, and if each credit becomes part of the weight of
+    exactly one update.
 
-    **A client cannot be drawn while it trains.** A client that takes ten times as long is idle at fewer
-    of the draws. If weights are made for the idle clients only, as in FedBuff, its updates are
-    too few for their weights, and its share of the aggregate is too small. The selector cannot repair this,
-    since the shares depend on all durations.
+    **A client cannot be drawn while it trains.** A client that takes ten times as long is idle at fewer of
+    the draws. In FedBuff, weights take only the idle clients into account. So the slow client sends fewer
+    updates, none of which weighs more, and its share of the aggregate is too small. The selector cannot
+    repair this, since the shares depend on all durations.
 
     **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
-    from the idle clients. Let Λ be the sum of λ_m over the idle clients. What the selector returns estimates
-    Σ λ_m/Λ u_m over them, so ``n Λ c_m`` is the credit of a drawn client, and the expectation of all these
-    credits is n Σ λ_m u_m over the idle clients. A busy client gets ``n λ_m`` as additional credit for the
-    update that it is working on. This is the expected credit of a draw that could hit it. So the expectation
-    of all new credit is n Σ λ_m u_m over all available clients, whoever is busy, and each credit becomes part
-    of exactly one update. n, and who is busy, are known before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m,
-    summed over the draws, is a martingale with the mean 0, and by optional stopping this holds at the end of
-    every round, whatever the durations are, even if they depend on the clients and on u. The sum over the
-    used updates lacks only the credits of the updates that have not arrived. These are the credits of about
-    one longest duration, a number that does not grow with the run. So after N draws, the shares of the
-    clients in all that was aggregated are λ, up to O(1/N).
+    from the idle clients. Let Λ be the sum of λ_m over the idle clients. The selector's weights satisfy E[Σ
+    c_m u_m] = Σ λ_m/Λ u_m over the idle clients. The credit of a drawn client is ``n Λ c_m``, so E[Σ credit_m
+    u_m] = n Σ λ_m u_m over the idle clients. A busy client gets the additional credit ``n λ_m`` for the
+    update on which it is working. If the client could be drawn, this would be its expected credit. So over
+    all available clients, busy or idle, the new credits satisfy E[Σ credit_m u_m] = n Σ λ_m u_m. Each credit
+    becomes part of the weight of exactly one update. The number n and the set of busy clients are known
+    before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m, summed over the draws, is a martingale with mean 0.
+    By optional stopping, its mean is also 0 at the end of every round, whatever the durations are, even if
+    they depend on the clients and on u. The sum over the used updates lacks only the credits of updates that
+    have not arrived. These credits were given during about one longest duration, so their sum does not grow
+    with the run. So after N draws, the shares of the clients in the sum of all aggregates are λ, up to
+    O(1/N).
 
-    **What happens to slow clients.** All clients get credit at the same rate per unit of time, in proportion
-    to λ. A slow client sends fewer updates, and each of them has the weight of all draws during its training.
-    So C clients are busy all the time, and no queue grows before a slow client, as it would if every draw
-    were a training of its own (generalised AsyncSGD, Leconte et al. 2024, Queuing dynamics of asynchronous
-    federated learning). The price is variance: few updates with large weights vary more than many with small
-    ones. One assumption is behind the word "fixed": if a client's update depends on how long this one
-    training took, long trainings count more.
+    **What happens to slow clients.** Each client gets credit at a rate in proportion to λ_m, whether it is
+    fast or slow. A slow client sends fewer updates, and each of them has the weight of all draws during its
+    training. If every draw were a training of its own, a queue would grow before each slow client
+    (generalised AsyncSGD, Leconte et al. 2024, Queuing dynamics of asynchronous federated learning). Here no
+    queue grows, and C clients are busy all the time. The price is variance: few updates with large weights
+    vary more than many updates with small weights. The result assumes fixed updates u_m: if a client's update
+    depends on how long this one training took, long trainings count more.
 
-    **Weights.** Let N be all draws (the sum of n) and A the number of clients asked so far. A step of S
-    updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``. N/A is the mean number of draws
-    that an update stands for, so the weights without the staleness factor have the mean sum 1. N/A is known
-    before the updates of the step, and becomes constant, so it does not change the shares. If replies are
-    missing or rejected, `Selector.finalize` multiplies by S/S', which is unbiased if all clients fail equally
-    often. ``Selection.importance`` is made in the same way from the importance in each draw.
+    **Weights.** Let N be the number of draws so far (the sum of n), and A how many times clients were asked
+    so far. A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``. N/A is the
+    mean number of draws that an update stands for, so without the staleness factor the weights of a step have
+    the sum 1 on average. N/A is known before the updates of the step, and converges, so it does not change
+    the shares. If replies are missing or rejected, `Selector.finalize` multiplies by S/S', which is unbiased
+    if all clients fail equally often. ``Selection.importance`` is computed in the same way from the
+    importance in each draw.
 
-    **What is biased.** A staleness factor with a power above 0: the mean weight of a client is λ_m s_m, where
-    s_m is the mean of its (1 + τ)^-power, which is smaller for slow clients. A rejection because of
-    `max_staleness`, and a client that fails more often than others, take away their credit.
-    ``counts_busy=False``. Selectors that are biased on purpose.
+    **What is biased.** There is a bias in four cases. With a staleness power above 0, the mean weight of a
+    client is λ_m s_m, where s_m is the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients.
+    If updates are rejected because of `max_staleness`, or a client fails more often than others, their credit
+    is lost. With ``counts_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay
+    biased.
 
     **Why the default power is 0.** Weights divided by s_m would have the mean λ_m again. But τ varies mostly
-    between clients and little within one: a client's staleness is about its own duration over that of a
-    round. If it does not vary at all, the quotient is 1 for every update, and the correction has undone the
-    factor. What would remain is less weight for the updates of a client that took longer than usual, at the
-    price of a mean that must be learned for each client, and a bias while it is learned.
+    between clients, and little between the updates of one client: a client's staleness is about its own
+    duration divided by the duration of a round. If a client's τ does not vary at all, (1 + τ)^-power divided
+    by s_m is 1 for all its updates, so the division cancels the staleness factor. If τ varies, only the
+    updates that took longer than usual for their client weigh less. The price would be that s_m must be
+    learned for each client, with a bias while it is learned.
 
-    **Clients that reply at once.** They would fill the first buffers before any norm or direction is known,
-    and then most buffers before others arrive: three such liars are a buffer of K = 3. So the first round of
-    a run ends only after C arrivals, if C is more than K. And an arrival counts towards K only if its client
-    has not counted twice already in the last n/2K rounds, where n clients are available: nobody has more
-    than twice its mean share of the arrivals that end rounds. Updates that do not count are used as well, in
-    the step of their round, so the rule changes no credit. If no client is left to ask, the round ends. With
-    ``mode.count_busy=False``, each K arrivals end a round, as in FedBuff.
+    **Clients that reply at once.** Clients that reply at once would fill the first buffers before any norm or
+    direction is known. Later, they would fill most buffers before the updates of other clients arrive: three
+    such liars fill a buffer of K = 3. So the first round of a run ends only after C arrivals, if C is more
+    than K. And if n clients are available, an arrival counts towards K only if fewer than two arrivals of its
+    client counted in the last n/2K rounds. So no client has more than twice the mean share of the arrivals
+    that end rounds. Updates that do not count are used as well, in the step of their round, so the rule
+    changes no credit. If no client is left to ask, the round ends. With ``mode.count_busy=False``, every K
+    arrivals end a round, as in FedBuff.
 
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
-    once in a round, and memory is bounded by the clients that were asked.
+    once in a round, and memory is bounded by the number of clients that were asked.
 
     Parameters
     ----------
@@ -122,9 +127,9 @@ class Buffer:
     Attributes
     ----------
     num_draws : float
-        N.
+        N, the number of draws so far.
     num_asked : int
-        A.
+        A, how many times clients were asked so far.
     """
 
     def __init__(self, mode: Buffered, size: int, *, counts_busy: bool = True) -> None:
@@ -134,7 +139,7 @@ class Buffer:
         self._ended: list[int] = []  # the clients whose training has ended in this round, in this order
         self._round, self._draws_in_round = 0, 0
         self._available = 0  # how many clients were available at the last draw
-        self._counted: set[int] = set()  # of the clients whose training has ended: those that end the round
+        self._counted: set[int] = set()  # the clients in `_ended` whose arrivals count
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
@@ -155,8 +160,9 @@ class Buffer:
         opened : Opened
             The round.
         choose : callable
-            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places.
-            ``draw`` is the number of the selection in this round, so that no two have equal random numbers.
+            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places. Its
+            ``draw`` numbers the selections of this round, so that no two selections use the same random
+            numbers.
         shares : callable
             Returns λ (n,) of clients (n,), as shares of all available clients.
         """
@@ -190,7 +196,7 @@ class Buffer:
         return asked
 
     def _idle(self, opened: Opened) -> Opened | None:
-        """Return the round with its idle clients as the available ones; None if no client is idle."""
+        """Return the round as if only its idle clients were available; None if no client is idle."""
         busy = np.sort(np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn)))
         if opened.available is None:
             away = np.empty(0, dtype=np.int64) if opened.unavailable is None else opened.unavailable
@@ -206,7 +212,7 @@ class Buffer:
         return idle if number > 0 else None
 
     def _credit(self, selection: Selection, draws: int, part: float) -> None:
-        """Add the credits of a selection with the budget ``draws`` from clients with the share ``part``."""
+        """Add the credits of a selection with the budget ``draws``; ``part`` is Λ, the idle share."""
         self.num_draws += draws
         for client, count, probability, importance, weight in zip(
             selection.clients.tolist(),
@@ -223,7 +229,7 @@ class Buffer:
 
     @property
     def _pause(self) -> float:
-        """In how many rounds a client may count once."""
+        """The number of rounds in which one arrival of a client counts."""
         return self._available / (_COUNTS * self.size)
 
     @property
@@ -271,10 +277,11 @@ class Buffer:
         return f"staleness {self.staleness(client)}: must be at most {most} (max_staleness)"
 
     def kept_versions(self, round: int) -> set[int]:
-        """Return the rounds whose models are kept: at most 2 C of those that clients in flight train from.
+        """Return the rounds whose models are kept: at most 2 C models from which clients in flight train.
 
-        They are the models of the clients that hold a place, and then the newest of those of overdue clients,
-        if their updates can be used in ``round``. So clients that never answer take bounded memory.
+        These are the models of the clients that hold a place, and then the newest models of overdue clients.
+        A model is kept only if its updates can still be used in ``round``. So clients that never answer take
+        bounded memory.
         """
         oldest = round - self.mode.max_staleness
         found: dict[State, set[int]] = {State.TRAINING: set(), State.OVERDUE: set()}
@@ -315,7 +322,7 @@ class Buffer:
             The S clients whose training ended in this round, in this order, with their weights without the
             staleness factor.
         ndarray of int, shape (S,)
-            The staleness of each.
+            The staleness of each client's update.
         """
         ended = [self._drawn[client] for client in self._ended]
         staleness = np.array([self.staleness(client) for client in self._ended], dtype=np.int64)
@@ -344,7 +351,7 @@ class Buffer:
     # --- the state --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state between two rounds. Clients in flight are in it, to be asked again."""
+        """Return the state between two rounds, including the clients in flight, which a resume asks again."""
         drawn = list(self._drawn.values())
         return {
             "totals": np.array([self.num_draws, float(self.num_asked)]),

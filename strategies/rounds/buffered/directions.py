@@ -14,21 +14,21 @@ _KEPT = 4
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
-"""The weight of an update is divided by e for this many rounds between its model and the other model."""
+"""The weight of an update falls by a factor of e for every three rounds between the two models."""
 
 
 class VersionedDirections:
     """Remembers the directions of 128 updates, and the rounds from whose models they were trained.
 
     If there is no room for a new update, the oldest update that is not among its client's four newest is
-    forgotten. If each is, the oldest of all is forgotten.
+    forgotten. If all updates are among these, the oldest of all is forgotten.
 
-    Updates of different models differ although nobody lies: the model has moved, perhaps beyond the minimum.
-    So an update is compared with those of the models nearest to its own. Each other client counts once, with
+    Honest updates of different models differ, too: the model has moved, perhaps beyond the minimum. So an
+    update is compared with the updates of the models nearest to its own. Each other client counts once, with
     its update that was trained from the nearest model, and with the weight exp(-d/3), where d is the number
-    of rounds between the two models. The cosine of an update with their weighted sum is as reliable as its
-    company, which is the sum of the weights. A client's agreement is the mean of the cosines of all its
-    remembered updates, each with the weight of its company.
+    of rounds between the two models. The *company* of an update is the sum of these weights. With more
+    company, the cosine of the update with the weighted sum is more reliable. A client's agreement is the mean
+    of the cosines of all its remembered updates, weighted by their company.
 
     The first client that sends an update of the newest model has little company, so this update hardly counts
     in its agreement. The update counts when the updates of other clients from the same model have arrived.
@@ -104,7 +104,7 @@ class VersionedDirections:
 
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
-    """Return (n,) the cosine of each unit vector (n, D) with those of other clients, and (n,) its company."""
+    """Return (n,) the cosine of each unit vector (n, D) with the sum of others, and (n,) its company."""
     products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)

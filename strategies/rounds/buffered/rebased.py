@@ -1,4 +1,4 @@
-"""A model that a client trained from an earlier model, moved to the current one."""
+"""Rebased: a client's update of an earlier model, added to the current model."""
 
 from __future__ import annotations
 

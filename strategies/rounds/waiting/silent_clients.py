@@ -117,7 +117,7 @@ class Patience:
         self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
 
     def forgive(self, client: int) -> None:
-        """End a client's quarantine if at most one silence is left for each kind of message."""
+        """End a client's quarantine, unless two silences of one kind of message are not cancelled yet."""
         if (self._debts[client] <= _SILENCE).all():
             self._quarantined_until[client] = 0
             self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]

@@ -83,8 +83,8 @@ class Pace:
 class Wait:
     """How long one exchange of messages waits for the answers of n clients.
 
-    The exchange ends when the wait is over for each client that has not answered and still may. The wait for
-    a client is ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
+    The exchange ends when the wait is over for each client that has not answered but may still answer. The
+    wait for a client is ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
 
     - ``expected`` is the client's slowest recent time, but at most ten times the median time of all clients.
       If the client has not answered this kind of message before, ``expected`` is the 0.8 quantile of all

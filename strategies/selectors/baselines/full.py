@@ -10,8 +10,8 @@ from .uniform import UniformSelector
 class FullSelector(UniformSelector):
     """Selects every available client once, with W = 1, so the aggregate has no variance from sampling.
 
-    `clients_per_round` and the setting `replacement` have no effect. If the budget of a round is below 1,
-    nobody is selected. With any other budget all available clients are selected. `probabilities` holds 1/M
+    `clients_per_round` and the setting `replacement` have no effect. If the budget of a round is below 1, no
+    client is selected. With any other budget all available clients are selected. `probabilities` holds 1/M
     for each of the M registered clients.
     """
 

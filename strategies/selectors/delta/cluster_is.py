@@ -47,7 +47,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     it holds min(1, Q_c) π_m, where π_m is the probability that the design selects client m.
 
     The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
-    all clients in this round. Here a norm is that of the client's last participation.
+    all clients in this round. Here the norm of a client is that of its last update.
 
     The number of draws of a cluster does not depend on how much the norms in the cluster vary. If half of the
     clients are in a cluster of small norms, this cluster gets half of the draws. Then ``fed-is`` is better.

@@ -34,8 +34,8 @@ class PracDeltaSelector(PracticalSelector):
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
     `delta.DeltaSelector` explains their units. Section 4 of the paper prints the distance of the sums over
     the local steps, without this division; ``local_steps=1`` gives this form. A client that was drawn several
-    times counts once in the plain mean. With FedVARP, distances are those of the updates minus the
-    remembered ones (`rounds.variates.FedVARP`). A client may reply without a variance, for example if its app
+    times counts once in the plain mean. With FedVARP, distances are between the updates minus the remembered
+    updates (`rounds.control_variates.FedVARP`). A client may reply without a variance, for example if its app
     is not Cohort's. The mean of the reported variances then stands for its variance. If no client reports a
     variance, s_i is sqrt(α1) ζ_i.
     """

@@ -1,4 +1,4 @@
-"""The practical forms of DELTA and FedIS, which learn probabilities from the selected clients alone."""
+"""The base of practical DELTA and FedIS, which learn probabilities from the selected clients alone."""
 
 from abc import abstractmethod
 

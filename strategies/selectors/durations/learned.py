@@ -1,4 +1,4 @@
-"""What is known about how long clients take to reply, from the server's clock.
+"""Learns how long each client takes to reply, by a Kalman filter of its log durations.
 
 The functions are pure, on arrays. A duration is the time from the message to a client until the server has
 the client's reply: download, training and upload. z is the log of a duration in seconds. A client's z is

@@ -13,7 +13,7 @@ ENOUGH = 1e-4  # the search ends after a step that lowers log(V T) by less than 
 def expected_maximum(seconds: Floats, masses: Floats, draws: int) -> float:
     """Return the expected maximum of K independent draws from a discrete distribution of durations.
 
-    The maximum is at most d_i if all draws are, so with F_i = masses_1 + ... + masses_i ::
+    The maximum is at most d_i if every draw is at most d_i, so with F_i = masses_1 + ... + masses_i ::
 
         E[max] = sum_i d_i (F_i^K - F_{i-1}^K)
 

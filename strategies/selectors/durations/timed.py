@@ -1,4 +1,4 @@
-"""Selectors that weigh what a client's update is worth against how long the round waits for it."""
+"""Selectors whose probabilities depend on durations, so that variance times a round's time is small."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,16 +31,16 @@ class _Tilt(NamedTuple):
 
 
 class TimedSelector(StreamSelector):
-    """Makes a product small: the part of the aggregate's variance that depends on p, times a round's time.
+    """Chooses p so that a product is small: the part of the variance that depends on p, times a round's time.
 
     A mixin. List it before the base class whose distribution q it changes, as `TimedForecastSelector` does.
     The clients with known durations (`learned`) are sorted by duration and divided into at most 24 groups of
-    about as many clients each. The other clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of
-    group b. Q_b is the sum of q over group b, and P_b is the sum that `round_time.best_masses` chooses
-    instead. Weights are λ_m N_m / (K p_m), where N_m is how often client m was drawn, so the aggregate is
-    unbiased in every round. The factor P_b / Q_b is between a quarter and 4. So if all clients are available,
-    every client keeps at least a quarter of its probability, and its weight is at most 4 times as large as
-    without durations; if some are not available, at most 16 times.
+    about equal numbers. The other clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of group
+    b. Q_b is the sum of q over group b, and P_b is the sum that `round_time.best_masses` chooses instead.
+    Weights are λ_m N_m / (K p_m), where N_m is how often client m was drawn, so the aggregate is unbiased in
+    every round. The factor P_b / Q_b is between a quarter and 4. So if all clients are available, every
+    client keeps at least a quarter of its probability, and its weight is at most 4 times as large as without
+    durations; if some are not available, at most 16 times.
 
     The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
     The durations of the other clients are assumed to be distributed as those of all clients with known
@@ -50,12 +50,12 @@ class TimedSelector(StreamSelector):
     Related work: Luo et al., "Tackling System and Statistical Heterogeneity for Federated Learning with
     Adaptive Client Sampling" (INFOCOM 2022), minimise the same product, which they derive from a bound of
     convergence. They replace the expected time of a round, which is an expected maximum of durations, by a
-    sum that is linear in p, and need durations and norms that are known before the run. Here it is the
-    expected maximum of K independent draws from the learned distribution, at 64 durations. Durations (by the
-    server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021) multiplies the
-    utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019)
-    takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws a cohort from one tier of
-    speed. All three are biased towards fast clients.
+    sum that is linear in p, and need durations and norms that are known before the run. Here a round's time
+    is the expected maximum of K independent draws from the learned distribution, discretised to 64 durations.
+    Durations (by the server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021)
+    multiplies the utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio,
+    Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws the
+    clients of a round from one tier of speed. All three are biased towards fast clients.
 
     **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
     divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =

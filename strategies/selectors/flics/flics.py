@@ -147,9 +147,8 @@ class FLICSSelector(GroupSelector):
 
     Examples
     --------
-    There are two groups of four clients, and group 1 has a hundredth of the weight. The list ``each`` says
-    that a client of group 1 costs five times as much, or uses five times as much energy, as a client of
-    group 0.
+    There are two groups of four clients, and group 1 has a hundredth of the weight. By the list ``each``, a
+    client of group 1 costs five times as much, or uses five times as much energy, as a client of group 0.
 
     >>> def flics(**settings):
     ...     return FLICSSelector(8, groups=[0] * 4 + [1] * 4, clients_per_round=4, **settings)
@@ -267,9 +266,8 @@ class FLICSSelector(GroupSelector):
         """Return r (G,), the expected number of selected clients of each group; a (G,) are available."""
         given, k = self._settings, context.k
         n = self._per_group("participants").astype(np.float64)
-        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and
-        # t_j counts the rounds so far and this one.
-        # t_j is equal for all groups but groups that joined late.
+        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and t_j counts
+        # the rounds so far and this one. t_j is the same for all groups except groups that joined late.
         targets = self._shares()[0] * np.sqrt(self._per_group("rounds") + 1)
         upper: Floats = a.astype(np.float64)
         usage: list[Floats] = [np.ones(a.size)]
@@ -315,7 +313,7 @@ class FLICSSelector(GroupSelector):
 
 
 def _round_at_random(rates: Floats, rng: np.random.Generator) -> Ints:
-    """Return the rates (G,), rounded up or down at random; expected values stay, the sum changes by < 1."""
+    """Return the rates (G,), rounded up or down at random without bias; their sum changes by less than 1."""
     total = float(rates.sum())
     rest = np.ceil(total - 1e-9) - total  # budgets of costs and energies may leave a fraction of a client
     return round_to_total(np.append(rates, max(0.0, rest)), rng)[:-1]

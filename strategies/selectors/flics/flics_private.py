@@ -1,4 +1,4 @@
-"""FLICS for clients that keep their groups private.
+"""flics-private, the server's side: FLICS for clients that keep their groups private.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 and Remark 4. The clients' side is `invitation.GroupMember`.
@@ -211,9 +211,9 @@ class FLICSPrivateSelector(Selector):
         if not isinstance(selection, AcceptedSelection):
             if selection.clients.size:
                 raise TypeError(f"selection = {selection}: must be what {self.name} selected")
-            return {}  # nobody was available
+            return {}  # no client was available
         if not selection.variances.any() and not selection.expected.any():
-            return {}  # nobody was invited
+            return {}  # no client was invited
         failed = self._count(selection.answers[~feedback.responded])
         return {
             "participants": self._array("participants") + selection.expected - failed.values,

@@ -132,9 +132,9 @@ class GroupSelector(Selector):
     """Selects for the objective sum_j p_j F_j, where F_j is the mean loss of the N_j clients of group j.
 
     All available clients of a group have equal probability, whatever their sizes. p is normalised over the
-    groups that have registered clients. `probabilities` holds p_j/N_j, the share of each client that the
-    selector aims at over time. ``Selection.probabilities`` holds the inclusion probabilities of the round,
-    and ``Selection.importance`` the weight divided by p_j/N_j.
+    groups that have registered clients. `probabilities` holds p_j/N_j, the share at which the selector aims
+    for each client over time. ``Selection.probabilities`` holds the inclusion probabilities of the round, and
+    ``Selection.importance`` the weight divided by p_j/N_j.
     """
 
     settings_type = GroupSettings
@@ -205,8 +205,8 @@ class GroupSelector(Selector):
     def _draw(self, context: RoundContext, groups: Ints, numbers: Ints, rng: np.random.Generator) -> Ints:
         """Draw a given number of clients of each group from the available clients, without replacement.
 
-        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most the
-        available ones. Return the clients (S,), ascending.
+        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most as many as
+        are available. Return the clients (S,), ascending.
         """
         a = self._counted(groups)
         # Each available client gets a random number, and in each group the clients with the smallest numbers

@@ -198,8 +198,8 @@ def trend(
     drawn. The evidence about the mean of y/θ holds decaying sums of N, N y/θ and N (y/θ)². The slope is the
     expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below: a few rounds
     without a large y have a small mean and a small variance, and would seem to prove a decay. If ν is above
-    .25, the slope returns to 0, because nothing else would correct a wrong slope: much noise and the
-    calibration h hide it.
+    .25, the slope decays to 0: with this much noise, a wrong slope would not be noticed, and the calibration
+    h would compensate for it.
     """
     if not ratio.size:
         return evidence, slope, 0.0

@@ -57,10 +57,10 @@ class _Mixture(NamedTuple):
 class ForecastSelector(StreamSelector):
     """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
 
-    A client is seen if a norm of one of its updates is known; n counts its known norms, its visits. y is
-    r e^(-g), where the level g is common to all clients; each round adds the slope v to g. A mean π of y for
-    clients of its size, and the client's own past y, give the forecasts θ_e of 32 experts. They differ in
-    memory, in how much π counts, and in the kind of mean::
+    A client is seen if a norm of one of its updates is known; n counts its known norms, its visits. y is r
+    e^(-g), where the level g is common to all clients; each round adds the slope v to g. Each of 32 experts
+    computes a forecast θ_e from the client's own past y, and from π, the estimated mean of y for clients of
+    this size. The experts differ in memory, in how much π counts, and in the kind of mean::
 
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
         w_e   <- .998 w_e / (sum of all w) + .002/32
@@ -68,9 +68,10 @@ class ForecastSelector(StreamSelector):
         p     = .95 score / sum + .05 / M
 
     φ and ν are the running means of (y/θ - 1)² over all draws, and over draws of seen clients. u is the root
-    mean square of y/π over the seen clients, divided by its mean. The page docs/forecast.md derives all this,
-    and says what the selector can lose; docs/results/forecast.md has the measurements. The importance of a
-    draw is at most 20 times its importance under uniform sampling.
+    mean square of s/π over the seen clients, divided by the mean of s/π, where s is the mean of a client's y.
+    The page docs/forecast.md derives these equations, and states what the selector can lose;
+    docs/results/forecast.md has the measurements. The importance of a draw is at most 20 times its importance
+    under uniform sampling.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).

@@ -1,4 +1,4 @@
-"""Importance sampling: p is in proportion to λ times a score, and has a floor."""
+"""The base of importance sampling: p is in proportion to λ times a score, and has a floor."""
 
 from abc import abstractmethod
 from dataclasses import dataclass

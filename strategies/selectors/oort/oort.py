@@ -66,8 +66,8 @@ class OortSelector(PlainMeanSelector):
     clock (`Feedback.seconds`). R and L_i count only rounds in which clients were selected. Without durations
     there is no penalty. Section 7.1 of the paper sets Δ so that each step of the pacer moves T over the
     durations of W·K clients: after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, and
-    infinite if there are not more durations than that. So with W·K clients or fewer nobody is penalised. The
-    setting `pace` replaces W·K by a share of the clients with known durations. Clients that were selected
+    infinite if there are not more durations than that. So with W·K clients or fewer, no client is penalised.
+    The setting `pace` replaces W·K by a share of the clients with known durations. Clients that were selected
     `most_draws` times are selected only if no other client is left (0: no limit).
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
@@ -118,7 +118,7 @@ class OortSelector(PlainMeanSelector):
             admitted, utilities = self._admitted(available, explored, self._exploited(explored, fresh))
             p[admitted] = (1 - self._epsilon()) * utilities / utilities.sum()
         p[fresh] = self._epsilon() / max(1, fresh.size)
-        if not p.sum() > 0:  # only left-out clients are available, or ε is 0 and nobody is explored
+        if not p.sum() > 0:  # only left-out clients are available, or ε is 0 and none is explored
             p[fresh if fresh.size else slice(None)] = 1.0
         p /= p.sum()
         return p

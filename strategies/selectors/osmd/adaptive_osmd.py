@@ -48,8 +48,8 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     ||g_m|| is the length of the update, divided by the clients' learning rate if the strategy knows it: the
     norm of the sum of the gradients over the local steps. Algorithm 4 of v2 (FedAvg) divides the square of
-    this norm by the number B of local steps. This class does not: its a is B times as large as there, and so
-    is ā, if ā is observed.
+    this norm by the number B of local steps. This class does not divide it: its a is B times the a of that
+    algorithm, and so is ā, if ā is observed.
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
     effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the

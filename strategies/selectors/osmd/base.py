@@ -1,4 +1,4 @@
-"""The base of the OSMD family: several distributions over the clients, the experts, and their mixture."""
+"""The base of the OSMD family: a mixture of experts, each of which is a distribution over the clients."""
 
 import math
 from collections.abc import Callable, Mapping
