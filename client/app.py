@@ -1,4 +1,4 @@
-"""The ClientApp: its message handlers for status, polls, training and evaluation. `tasks` has the models."""
+"""The ClientApp: its message handlers for status, polls, training and evaluation."""
 
 from logging import INFO
 from math import isfinite, sqrt

@@ -1,4 +1,4 @@
-"""Reads a file with a device's own samples. Needs neither Flower nor a task: devices check the file."""
+"""Reads a file with a device's own samples; without Flower, because `cohort client join` reads it too."""
 
 from pathlib import Path
 from zipfile import BadZipFile

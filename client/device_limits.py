@@ -1,8 +1,8 @@
-"""Whether this device should train now: not if it is paused, low on power, hot or on a metered network.
+"""Decides whether this device trains now: not if it is paused, low on power, hot or on a metered network.
 
-A condition is checked only if the node's config sets a limit for it. So a client without
-limits, such as a simulated client, never looks for a battery. If the system does not report a value, such as
-a temperature, the device counts as within the limit for this value.
+A condition is checked only if the node's config sets a limit for it. So a client without limits, such as a
+simulated client, never looks for a battery. If the system does not report a value, such as a temperature, the
+device counts as within the limit for this value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client's identity, group, task and samples, as the configs of its node and of the run define them."""
+"""Finds a client's identity, group, task and samples, from the config of its node and the run's config."""
 
 from math import inf
 from pathlib import Path
@@ -28,11 +28,11 @@ class LocalData(NamedTuple):
         """Return the identity, task, samples and group of the client.
 
         The samples are those of the file that the node's config names as ``data`` (see `read_data_file`), or
-        else the part ``partition-id`` of ``num-partitions`` of the task's data. ``client-id`` of the node's
-        config is the identity. Its default is the name of the file without its ending, or `client_name`.
-        ``group`` of the node's config is the group. Its default is the group in the file, or the group that
-        the run's ``partition`` gives the client. A private group is not returned here, see
-        `privacy.private_group`.
+        else the part ``partition-id`` of ``num-partitions`` of the task's data. The identity is
+        ``client-id`` of the node's config; by default the file's name without its ending, or `client_name`.
+        The group is ``group`` of the node's config; by default the group in the file, or the group that the
+        run's ``partition`` gives the client. A private group is not returned here, see
+        `client.privacy.private_group`.
 
         Raises
         ------

@@ -97,7 +97,7 @@ def personal_update(
     β stands for β_m(w), but it is the result of the local steps of SGD, not the minimiser. So g_1 and g_2 are
     estimates, and the same w may have another β in another round.
 
-    The paper calls the loss on D' G_m, and the loss on D F_m. H is the Hessian of G_m, as in the paper's
+    In the paper, G_m is the loss on D', and F_m is the loss on D. H is the Hessian of G_m, as in the paper's
     later version (D.1). The first version prints the Hessian of F_m (eq. 47).
 
     The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products

@@ -1,9 +1,9 @@
-"""The `cohort` command.
+"""The commands `cohort up`, `simulate`, `plot`, `selectors` and `advise`; assembles the program `cohort`.
 
 `up` trains a real federation on this machine, `simulate` trains a simulated federation, `plot` draws the
-results again, `page` shows a run in the browser, `selectors` lists the selectors, and `advise` estimates the
-variance of other selectors.
-`client` and `server` come from `deploy.device.cli` and `deploy.hosting.cli`. Other packages can add commands.
+results again, `selectors` lists the selectors, and `advise` estimates the variance of other selectors. The
+other commands are imported: `page` from `deploy.page`, `sweep` from `deploy.sweeps`, `client` from
+`deploy.device` and `server` from `deploy.hosting`. Other packages can add commands.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ OPEN_API = (
     "While Flower's simulation runs, every user of this machine can submit runs to it. These runs execute "
     "with your rights. --engine batched has no such interface."
 )
-# A setting of `up`, which runs all clients of several federations on the cores of one machine. There, an
-# honest client may take several times as long as usual. The user's settings take precedence over this one.
+# `up` adds this setting: the clients of several federations share the cores of one machine, so an honest
+# client may take several times as long as usual. The user's settings take precedence.
 PATIENT = "shortest-deadline=30.0"
 
 
@@ -312,7 +312,7 @@ def simulate(
 
 
 def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
-    """Return the seeds of a new comparison: those of --seeds, or the one of --seed."""
+    """Return the seeds of a new comparison: the seeds of --seeds, or the single seed of --seed."""
     if seeds is None:
         return [seed]
     if "seed" in _given(context):
@@ -441,9 +441,9 @@ def advise(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
 ) -> None:
-    """Estimate from the history of a run which variance other selectors would have had.
+    """Estimate, from a run's history, the variance that other selectors would have had.
 
-    Also say what to turn on if clients are slow.
+    If clients are slow, suggest settings that help.
     """
     console = Console(highlight=False, markup=False)
     with _exit_on_bad_input():

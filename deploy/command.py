@@ -1,4 +1,4 @@
-"""The command `cohort`. Ctrl-C ends it without a traceback, also while its modules are imported."""
+"""The entry point of the program `cohort`: Ctrl-C ends it without a traceback, even while modules load."""
 
 import sys
 

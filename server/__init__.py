@@ -1,1 +1,1 @@
-"""The ServerApp: makes and starts the strategy of a run, evaluates the model and writes the run's files."""
+"""The ServerApp (app.py), the settings of a run, its history (history/), its models and its trackers."""

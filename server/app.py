@@ -1,4 +1,4 @@
-"""The ServerApp: makes a strategy from the run config, and starts the strategy."""
+"""The ServerApp: makes the strategy from the run config, runs it, evaluates the model, writes the files."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -19,10 +19,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run or resume the federation that the run config describes."""
     settings = RunSettings.from_run_config(context.run_config)
     if simulated := settings.availability or settings.availability_trace:
-        raise ValueError(f"availability = {simulated!r}: must be '': the clients say when they are available")
+        raise ValueError(f"availability = {simulated!r}: must be '': clients report when they are available")
     for name in ("response-times", "device-speeds"):
         if simulated := getattr(settings, name.replace("-", "_")):
-            raise ValueError(f"{name} = {simulated!r}: must be '': the time that clients take is real")
+            raise ValueError(f"{name} = {simulated!r}: must be '': the clients' response times are real")
     with Recording(settings) as recording:
         _run(grid, settings, recording)
 

@@ -9,11 +9,11 @@ from tasks.base import Metrics
 FACTOR = 10.0
 """The training diverges if the test loss is more than this many times the first test loss."""
 ABOVE = 10
-"""The training diverges if the test loss is above the untrained model's in this many evaluations in a row."""
+"""The training diverges if this many test losses in a row are above that of the untrained model."""
 STILL = 30
 LOWER = 0.97
-"""The training stands still if, in round `STILL` or later, no test loss has been as low as `LOWER` times the
-untrained model's."""
+"""The training stands still if, by round `STILL`, no test loss was as low as `LOWER` times that of the
+untrained model."""
 
 
 class Divergence:
@@ -45,7 +45,7 @@ class Divergence:
         - The test loss is not finite.
         - The test loss is more than `FACTOR` times the first test loss of this process.
         - The test loss was above the loss of the untrained model in `ABOVE` evaluations in a row.
-        - The round was skipped because no client's update was finite, or not their sum.
+        - The round was skipped because no client's update was finite, or their sum was not.
 
         A network whose units have all died stands still instead: its test loss stays near the loss of the
         untrained model (see `STILL`). After a resume, the loss of the untrained model is not known, so the

@@ -1,4 +1,4 @@
-"""Whether a run ends before its last round: it ends when the model reaches the run's target accuracy."""
+"""Decides whether a run ends before its last round: when the model reaches the target accuracy."""
 
 from typing import NamedTuple
 

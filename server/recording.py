@@ -73,7 +73,7 @@ class Recording:
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
         self._kind = selector_type(settings.selector)
-        # Whether the history says that no client reports what the selector learns from.
+        # Whether the history has the warning that no client reports what the selector learns from.
         self._told_of_report = False
         self._divergence = Divergence(
             settings.task, settings.learning_rates, tasks.learning_rate(settings.task)

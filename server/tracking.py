@@ -1,4 +1,4 @@
-"""The trackers of a run: the programs that show its rounds."""
+"""Reads and checks the setting `track`, and makes a reporter for each tracker that it names."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The role of a client: a SuperNode whose name, key and part of the data no other container has."""
+"""The role `client`: a SuperNode with a name, a key and a part of the data that no other container has."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from client.device_limits import properties_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The environment variables, and the entry of a client's node config that each variable sets.
+# The entry of a client's node config that each environment variable sets.
 VARIABLES = {
     "COHORT_GROUPS": "group",
     "COHORT_PRIVATE_GROUPS": "private-group",
@@ -20,7 +20,7 @@ VARIABLES = {
     "COHORT_ENERGIES": "energy",
     "COHORT_PROPERTIES": "properties",
 }
-# The environment variables whose values clients report, and the selector's setting for these values.
+# For each environment variable whose values clients report: the selector's setting for these values.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 
 

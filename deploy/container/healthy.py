@@ -1,4 +1,4 @@
-"""The health check of the SuperLink: it is healthy if it is ready, and both ports answer over TLS."""
+"""The SuperLink's health check: passes if the SuperLink is ready and both of its ports answer over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases on client names: they decide which client a container is.
+"""Leases on client names: a container is the client whose name it has leased.
 
 `docker compose up --scale client=N` starts identical containers. Each container takes a lease on a client
 name. The name determines the client's key, its Flower node and its part of the data. A lease is a lock on a

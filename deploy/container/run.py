@@ -1,4 +1,4 @@
-"""The role that trains: submits the trials that the environment describes, and prints the results.
+"""The role `run`: submits the trials that the environment describes, follows them, and prints the results.
 
 If the ServerApp of a trial dies, the trial is resumed from its checkpoint. If this container is restarted, it
 resumes the unfinished trials, unless their settings have changed.
@@ -59,8 +59,8 @@ def main() -> int:
 def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
     """Return the folder and the trials of the comparison to run.
 
-    If the newest comparison is unfinished and the settings have not changed, this is the newest comparison.
-    Otherwise a new comparison is planned.
+    The newest comparison is resumed if it is unfinished and the settings have not changed. Otherwise a new
+    comparison is planned.
 
     Raises
     ------

@@ -1,7 +1,6 @@
-"""The role of the executor of ServerApps.
+"""The role `serverapp`: the executor, Flower's program that starts the ServerApps.
 
-The executor (Flower's SuperExec) starts the ServerApps. It has a container of its own, so that runs survive a
-restart of the SuperLink.
+The executor (Flower's SuperExec) has a container of its own, so that runs survive a restart of the SuperLink.
 """
 
 from __future__ import annotations

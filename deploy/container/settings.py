@@ -1,4 +1,4 @@
-"""The settings of a cluster. They are read from environment variables, and checked."""
+"""Plans the trials of a cluster from environment variables, and checks the settings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
-# The environment variables, and the run-config setting that each variable sets. If a variable is empty, the
-# setting keeps the app's default.
+# The run-config setting that each environment variable sets. If a variable is empty, the setting keeps the
+# app's default.
 VARIABLES = {
     "COHORT_CLIENTS": "num-clients",
     "COHORT_ROUNDS": "num-rounds",

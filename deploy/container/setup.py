@@ -1,4 +1,4 @@
-"""The role that runs first: checks the settings, makes missing certificates and keys, hands out keys."""
+"""The role `setup`, the first to start: checks settings, makes certificates and keys, hands out keys."""
 
 from __future__ import annotations
 

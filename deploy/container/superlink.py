@@ -1,4 +1,4 @@
-"""The role of the SuperLink. Clients reach its Fleet API; the other APIs are on the control network only."""
+"""The role `superlink`: runs the SuperLink. Clients reach only its Fleet API, over a network of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of `cohort client`, which run on a device that joins a federation."""
+"""The commands of `cohort client` on a device: join, pause, resume, trust and status."""
 
 from __future__ import annotations
 

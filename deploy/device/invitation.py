@@ -1,4 +1,4 @@
-"""Invitations. An invitation is a file that contains everything a device needs to join a federation."""
+"""The invitation, a file with everything that a device needs to join a federation; checks of its values."""
 
 from __future__ import annotations
 

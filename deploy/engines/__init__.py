@@ -1,1 +1,1 @@
-"""Engines. An engine runs the app: on a local cluster, on a running SuperLink, or in a simulation."""
+"""Engines, which run the app: on a local cluster, on a running SuperLink, or in a simulation."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deploy.runs.trials import Trial
 
 REPORTERS = "reporters/"  # the prefix of the reporters' arrays in a checkpoint
-SAVE_INTERVAL = 2.0  # the fewest seconds between two checkpoints during a run
+SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s
 
 
 class BatchedSimulation(ProcessEngine):
@@ -82,9 +82,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
     Raises
     ------
     ValueError
-        If the clients of a trial's selector keep models of their own or decide for themselves, or if a trial
-        uses over-selection or buffered rounds without response times, chooses clients by tags or properties,
-        or has half precision on the wire. The message names the setting, its value and what is allowed.
+        If the clients of a trial's selector keep models of their own or decide themselves whether they train,
+        or if a trial uses over-selection or buffered rounds without response times, chooses clients by tags
+        or properties, or has half precision on the wire. The message names the setting, its value and what is
+        allowed.
     """
     from strategies.selectors import selector_type
 
@@ -99,7 +100,7 @@ def check_batched(trials: Sequence[Trial]) -> None:
         if selector_type(str(name)).clients_decide:
             raise ValueError(
                 f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
-                "clients decide for themselves"
+                "clients decide themselves whether they train"
             )
         if trial.run_config.get("mode") == "buffered" and not timed:
             raise ValueError(

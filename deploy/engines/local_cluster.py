@@ -1,6 +1,6 @@
-"""A real federation on this machine: a SuperLink and N SuperNodes.
+"""A real federation on this machine as an engine: processes of a SuperLink and of N SuperNodes.
 
-Each of them is a process. They communicate over TLS on the loopback interface.
+The processes communicate over TLS on the loopback interface.
 """
 
 from __future__ import annotations

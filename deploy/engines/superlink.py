@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-RETRY = 1.0  # seconds between two questions to the SuperLink
+RETRY = 1.0  # seconds between two requests to the SuperLink
 PATIENCE = 120.0  # seconds for which a run is submitted again while errors occur in the SuperLink
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # the escape sequences with which Flower's logger sets colours
 FAILS = "Internal server error"  # Flower's message if an error has occurred in the SuperLink
@@ -150,7 +150,7 @@ class SubmittedRun:
         """Whether the SuperLink has reported that the run has ended, and its whole log has been printed."""
         if self._over:
             return True
-        # Checked before the lines are read: a stream that is closed by now can bring no lines afterwards.
+        # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
         streaming = self._stream.is_open
         for number, line in self._stream.new_lines():
             if number > self._printed:  # a line up to this number came with an earlier stream
@@ -166,8 +166,8 @@ class SubmittedRun:
         self._next_question = time.monotonic() + RETRY
         result = self._superlink.result(self.run_id)
         if result is not None:
-            # One more stream, also if the run has ended: the SuperLink ends a stream with the run, although
-            # lines may have come after the stream's last look, and a restart breaks a stream off.
+            # Open one more stream. A restart of the SuperLink breaks a stream off. At the end of a run, the
+            # SuperLink ends the stream, although lines may have come since the stream last looked for lines.
             self._has_ended, self.last_words = bool(result), result or self.last_words
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)

@@ -66,7 +66,7 @@ class Channel:
         return found
 
     def when_free(self, call: Callable[[], object]) -> None:
-        """Make a call now, or if this thread's request is under way, as soon as it has been answered.
+        """Call a function now; if this thread waits for an answer, call the function after the answer.
 
         A signal handler needs this, because a handler that waited for the channel would wait for itself, and
         a handler that raised an error would leave the answer for the next request.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
-APP_SERVER = "cohort-app-server"  # has imported an app (`deploy.flower.patches.apps.app_server`)
-APP_SERVERS = "COHORT_APP_SERVERS"  # environment variable: "0" lets each message import the app anew
+APP_SERVER = "cohort-app-server"  # the program `deploy.flower.patches.apps.app_server`
+APP_SERVERS = "COHORT_APP_SERVERS"  # environment variable; "0" turns app servers off
 # Three environment variables of Flower's programs. Each holds the path of a file or folder:
 REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
@@ -99,7 +99,7 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
     return {
         CONTROL_SECRET: str(secret),
         "FLWR_OIDC_ENABLED": "1",
-        # Else gRPC writes a line into the log for each request with too long headers.
+        # Otherwise gRPC would log a line for each request whose headers are too long.
         "GRPC_VERBOSITY": "NONE",
         **accepts,
     }

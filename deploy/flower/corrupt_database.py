@@ -1,4 +1,4 @@
-"""Recognises a corrupt database of the SuperLink.
+"""Ends a SuperLink whose database is corrupt, and moves the database aside before the next start.
 
 A running SuperLink ends when it finds its database corrupt. Before each start of the SuperLink, its
 supervisor moves a corrupt database aside.
@@ -55,7 +55,10 @@ def end_if_corrupt() -> None:
 
 
 def note_error(error: BaseException, database: str | None) -> None:
-    """Note an error about a database, and end this process as `end_if_corrupt` says, if that was called."""
+    """Count an error if it means that the database is corrupt; end this process as `end_if_corrupt` says.
+
+    If `end_if_corrupt` was not called, do nothing.
+    """
     if _ends and _says_corrupt(error) and next(_ends[-1]) >= ERRORS:
         print(f"{database} is corrupt ({error}): the SuperLink ends", flush=True)
         sys.stderr.flush()

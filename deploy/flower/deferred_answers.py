@@ -112,8 +112,7 @@ class Later:
 class _Alarms:
     """Calls functions at given times, all in one thread. The functions must return at once.
 
-    The functions are in lists: whoever empties a list cancels the calls, and nothing refers to the functions
-    any more.
+    The functions are in lists. Emptying a list cancels its calls, and releases its functions.
     """
 
     def __init__(self) -> None:

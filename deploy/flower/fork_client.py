@@ -27,7 +27,7 @@ _REPORT_TIME = 1.0  # seconds that a live server may take to report the end of a
 
 
 class Gone(Exception):  # noqa: N818
-    """The fork server has ended. The process that was requested last may or may not have been started."""
+    """The fork server has ended. It may or may not have started the last requested process."""
 
 
 class ForkServer:

@@ -188,7 +188,7 @@ class Registry:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads and processes from using or withdrawing an invitation meanwhile."""
+        """Keep other threads and processes from using or withdrawing invitations during the block."""
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         self.prepare()

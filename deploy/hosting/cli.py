@@ -1,4 +1,4 @@
-"""The commands of `cohort server`."""
+"""The commands of `cohort server`: up, invite, register, revoke, list, run, runs, stop and bundle."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from strategies.clients.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_LINES = "\n\t"  # the characters that are not printable and are kept in messages
+_LINES = "\n\t"  # the unprintable characters that messages keep
 PROGRAM = "cohort-server"  # the name of a server's default folder
 OFF = "off"  # the value of --metrics that ends the metrics
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
@@ -252,8 +252,8 @@ def revoke(
 def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """List the clients and nodes: state, last seen, and what each did in the newest run.
 
-    These are the registered and the invited clients, and nodes that others registered. Exits with 1 if there
-    are nodes that are not registered here.
+    The list holds registered and invited clients, and nodes that are not registered here; with such nodes,
+    the exit code is 1.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -286,7 +286,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
             typer.echo("\n".join(columns(rows)))
         if newest:
             typer.echo(f"selected, used: rounds of the newest run, {printable(newest.path.parent.name)}")
-            typer.echo("contribution: the client's part of the weights of the updates that were used")
+            typer.echo("contribution: the client's share of the total weight of all used updates")
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
         _fail(f"{len(strangers)} not registered here: who registered them? `revoke` removes them", 1)

@@ -1,4 +1,4 @@
-"""What a server's runs and devices have done, from the histories of the runs."""
+"""Summaries of a server's runs and of each client's share in a run, from the runs' histories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Share:
     used: int = 0
     """Rounds in which its update was used."""
     contribution: float = 0.0
-    """Its part of the weights of all updates that were used, 0 to 1."""
+    """Its share of the total weight of all used updates, 0 to 1."""
 
 
 def shares(history: RunHistory) -> dict[str, Share]:

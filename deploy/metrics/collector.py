@@ -1,4 +1,4 @@
-"""Collects the samples of a server and of its runs, in a thread of its own."""
+"""Reads the numbers of a server and of its runs again and again, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-INTERVAL = 2.0  # s between two looks at the histories
+INTERVAL = 2.0  # s between two reads of the histories
 PROBE_INTERVAL = 10.0  # s between two connections to the SuperLink
-NODES_INTERVAL = 30.0  # s between two questions for its nodes; the SuperLink logs each question
+NODES_INTERVAL = 30.0  # s between two requests for the nodes; the SuperLink logs each request
 TIMEOUT = 5.0  # s that the SuperLink may take to answer
-OLDEST = 1.0  # s after which the text is made again: many requests cost no more than one
-STALLED = 60.0  # s after which a thread that does not come back counts as hanging
+OLDEST = 1.0  # s for which the same text answers all requests, so that many requests cost little
+STALLED = 60.0  # s; if one step of the thread takes longer, the metrics count as no longer collected
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sources:
 
 
 class Collector:
-    """Looks at the sources again and again inside a `with` block, and keeps the last answers.
+    """Reads the sources again and again inside a `with` block, and keeps the latest numbers.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Collector:
             self._stop.wait(INTERVAL)
 
     def step(self) -> None:
-        """Look at all sources once."""
+        """Read all sources once."""
         with self._lock:
             self._runs.step()
         if time.monotonic() - self._probed >= PROBE_INTERVAL:
@@ -93,7 +93,7 @@ class Collector:
             self._problem = self._probe()
 
     def _probe(self) -> str:
-        """Return why the SuperLink is not ready, "" if it is; ask it for its nodes now and then."""
+        """Return why the SuperLink is not ready, "" if it is; count its nodes once in `NODES_INTERVAL`."""
         each = self._sources
         for who, server, name in (
             ("the operator", each.control, None),

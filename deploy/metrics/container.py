@@ -1,7 +1,7 @@
-"""The role that offers metrics to Prometheus, on a port of the operator's side only.
+"""The role `metrics`: offers metrics to Prometheus on a port that clients cannot reach.
 
-With the further argument `healthy`, this is the health check of the role, which is healthy while the metrics
-are collected.
+`python -m deploy.container metrics healthy` is the health check of this role, which is healthy while the
+metrics are collected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     sources = Sources(
         runs=RESULTS,
         control=f"{CONTROL_HOST}:{CONTROL_PORT}",
-        # The API has no name in the control network. There the SuperLink has the name of the control API.
+        # In the control network, the SuperLink has the control API's name only.
         fleet=f"{CONTROL_HOST}:{FLEET_PORT}",
         fleet_name=FLEET_HOST,
         authority=AUTHORITY,

@@ -1,4 +1,4 @@
-"""Prometheus's text format (version 0.0.4)."""
+"""Writes samples as text in Prometheus's format (version 0.0.4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     """A name in `METRICS`."""
     value: float
     labels: tuple[object, ...] = ()
-    """The values of the metric's labels, in their order. They may hold any text."""
+    """The values of the metric's labels, in the order of the labels. They may hold any text."""
 
 
 def exposition(samples: Iterable[Sample]) -> str:

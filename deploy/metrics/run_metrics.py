@@ -70,7 +70,7 @@ class Runs:
         for path in shown:
             if path not in self._runs:
                 name = str(path.parent.relative_to(self._folder))
-                # An old history counts from now on, a history that has just begun counts from its start.
+                # Only new lines of an old history count; all lines of a history that has just begun count.
                 is_old = not self._has_begun or path in self._old
                 self._runs[path] = _Run(name, path, counts=not is_old)
         self._runs = {path: self._runs[path] for path in shown}

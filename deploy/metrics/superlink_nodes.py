@@ -1,4 +1,4 @@
-"""Asks a SuperLink for its nodes with a request of this process, which costs less than a `flwr` command."""
+"""Counts a SuperLink's nodes by state with one HTTP request, which costs less than a `flwr` command."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def page(
     ],
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)] = None,
 ) -> None:
-    """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. Nothing is changed."""
+    """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. The run is not changed."""
     from deploy.page.http_server import listening, serve, step_back
     from deploy.page.run_sources import NothingThereError, Shelf
 

@@ -1,4 +1,4 @@
-"""The role that shows the runs in a browser, on a port of the operator's side only."""
+"""The role `page`: shows the runs in a browser, on a port that clients cannot reach."""
 
 from __future__ import annotations
 

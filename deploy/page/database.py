@@ -1,4 +1,4 @@
-"""What the SuperLink's database says about nodes and open messages. The database is only read."""
+"""Reads the SuperLink's database for the page: the nodes, the open messages and the logs of ServerApps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's HTTP interface: a few files and JSON values below a secret path. It can only be read."""
+"""The page's HTTP interface: a few files and JSON values below a secret path, all read-only."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HEADERS = {
 
 
 class _Gate:
-    """Passes a request on only if it reads a path below the secret path. Senders of others learn nothing.
+    """Passes a request on only if it reads a path below the secret path. Other answers reveal nothing.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-START_TIMEOUT = 30.0  # s until the page must be there
+START_TIMEOUT = 30.0  # s that the page may take to start
 GRACE = 3.0  # s that the page may take to end
 PAUSE = 5.0  # s before a page that has ended is started again
 

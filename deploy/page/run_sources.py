@@ -1,4 +1,4 @@
-"""Where the page reads from: the folders, histories and logs of runs."""
+"""Finds and reads what the page shows: the folders, histories and logs of runs."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Shelf:
 
     @property
     def name(self) -> str:
-        """The name of what the page shows."""
+        """The name of the run or the folder that the page shows."""
         return self.folder.name
 
     def runs(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the page knows of one trial. The history's lines come in one by one, and none is kept."""
+"""The numbers of one trial that the page shows, computed from the history line by line; no line is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from server.history import Line
 
 ROUNDS_KEPT = 200  # the rounds whose timeline can be shown: the last ones
-TIMES_KEPT = 40  # the clients of such a round whose times are kept: the slowest ones
+TIMES_KEPT = 40  # the clients of such a round whose times are kept: the slowest
 GROUPS_KEPT = 100  # the most groups whose metrics are kept, as for trackers
 NOTES_KEPT = 200  # the most events that are listed
 PER_ROUND = ("test_loss", "test_accuracy", "train_loss", "seconds", "num_available")
@@ -39,8 +39,8 @@ class Trial:
         Numbers over the rounds, from round 0 on: those of `PER_ROUND`, and ``selected``, ``failed``,
         ``clipped`` and ``quarantined``, each a number of clients.
     draws, missed : ClientCounts
-        The draws of each client over the rounds, and how often the client was selected and its reply could
-        not be used.
+        For each client, over the rounds: how often the client was drawn, and how often it was selected but
+        sent no usable reply.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,9 @@ class Trial:
         self.group_series: dict[str, dict[str, Series]] = {}
         self.group_last: dict[str, dict[str, float | None]] = {}
         self.draws, self.missed = ClientCounts(), ClientCounts()
-        # Of each client, (M,): how often it was drawn and selected, how often its reply was used, clipped, or
-        # missing, in how many rounds it was quarantined; and what was seen last.
+        # `counts` and `seen` hold arrays (M,) over the clients. `counts`: how often a client was drawn and
+        # selected, how often its reply was used, unusable or clipped, and in how many rounds it was
+        # quarantined. `seen`: the last value of each number.
         self.counts = {
             name: np.zeros(0, dtype=np.int64)
             for name in ("drawn", "selected", "used", "failed", "clipped", "quarantined")
@@ -70,10 +71,10 @@ class Trial:
             for name in ("probability", "importance", "round", "answered", "reply", "training", "battery")
         }
         self.failures: dict[int, str] = {}  # why the last unusable reply of a client was not used
-        self.absent: frozenset[int] | None = None  # who was not selectable in the last round; None: not known
-        self.quarantined: frozenset[str] = frozenset()  # the ids of those quarantined in the last round
+        self.absent: frozenset[int] | None = None  # not selectable in the last round; None: not known
+        self.quarantined: frozenset[str] = frozenset()  # ids of clients quarantined in the last round
         self.silent: frozenset[str] = frozenset()
-        self.in_flight: frozenset[str] = frozenset()  # the ids of those that train after a buffered round
+        self.in_flight: frozenset[str] = frozenset()  # ids of clients in flight after the last round
         self.rounds: deque[dict[str, Any]] = deque(maxlen=ROUNDS_KEPT)
         self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
         self._index: dict[str, int] = {}

@@ -290,7 +290,7 @@ def timeline(trial: Trial, number: int | None) -> View:
 
 
 def notes(trial: Trial) -> Sequence[View]:
-    """Return the notable events of the run other than ordinary rounds, the newest first."""
+    """Return the notable events of the run, the newest first. Ordinary rounds are not among them."""
     return list(trial.notes)[::-1]
 
 
@@ -304,7 +304,7 @@ def _finite(value: float) -> float | None:
 
 
 def under_way(trial: Trial, messages: Sequence[OpenMessage], now: float) -> View | None:
-    """Return the round under way, as the SuperLink's database knows it; None if no message is open.
+    """Return the round under way, from its open messages in the SuperLink's database; None without any.
 
     Parameters
     ----------

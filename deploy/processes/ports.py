@@ -1,4 +1,4 @@
-"""TCP ports of the loopback interface."""
+"""Finds free TCP ports of the loopback interface."""
 
 from __future__ import annotations
 

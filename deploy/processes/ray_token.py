@@ -10,7 +10,7 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 def ray_token() -> dict[str, str]:
     """Return environment variables for the processes of a new cluster: it then serves only these processes.
 
-    Ray 2.55 listens on all addresses of the machine, and by default asks for nothing: whoever reaches its
+    Ray 2.55 listens on all addresses of the machine, and by default demands no secret: whoever reaches its
     ports can run programs as the user who started it.
     """
     return {MODE: "token", TOKEN: secrets.token_hex(32)}

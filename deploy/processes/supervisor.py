@@ -1,4 +1,4 @@
-"""The loop that all supervisors share: it keeps one program running.
+"""The base class of all supervisors: it runs one program, and starts it again whenever it ends.
 
 On small devices a supervisor stays in memory beside the client. To take little memory, this file uses the
 standard library only.

@@ -1,1 +1,1 @@
-"""Comparisons of selectors: plans the trials, follows their runs, compares and draws the results."""
+"""Comparisons of selectors: plans and trains the trials, compares and draws the results, gives advice."""

@@ -1,4 +1,4 @@
-"""Compares trials, without claiming more than one seed supports.
+"""Compares trials of one seed: statistics of each trial, and its difference from uniform selection.
 
 With one seed, no comparison can show that a selector is better. If two trials of uniform selection use
 different random draws, their results differ by more than the noise between rounds in half of the cases. So no
@@ -53,7 +53,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference in one metric between a trial and the baseline, at their ends."""
+    """The difference in one metric between a trial and the baseline, in their last rounds."""
 
     value: float
     """The trial's mean of the last `LAST` rounds, minus the baseline's mean."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # styles distinguish the trials.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 FIGURE = "cohort.png"  # the file name of a comparison's figure
-MOST_COLUMNS = 4000  # of a panel with selections; several rounds share a column if there are more rounds
-MOST_ROWS = 40  # rows of a panel with selections; more clients than this share rows
-LONGEST_LABEL = 30  # characters of a name: a longer one would leave no room for the panels
+MOST_COLUMNS = 4000  # columns of a panel with selections; if there are more rounds, rounds share a column
+MOST_ROWS = 40  # rows of a panel with selections; if there are more clients, clients share a row
+LONGEST_LABEL = 30  # characters of a name that are shown; longer names would leave no room for the panels
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
@@ -56,7 +56,7 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
     seeds = by_selector(trials)
     curves = [[trial] for trial in trials] if seeds is None else list(seeds.values())
-    trials = [each[0] for each in curves]  # of several seeds, the panels with selections show the first
+    trials = [each[0] for each in curves]  # the panels with selections show the first seed
     panels = (len(trials) + 1) // 2
     # The height of one panel with selections, inches.
     tall = 0.2 * max(len(rows_of(trial)) for trial in trials) + 1.0
@@ -90,7 +90,7 @@ def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iter
     width, height : float
         The size of the figure, inches.
     dpi : int
-        Pixels of an inch.
+        Pixels per inch.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _draw_curves(
 
 
 class Row(NamedTuple):
-    """A row in the panel of selections: one client, or several."""
+    """A row in the panel of selections, for one client or several."""
 
     label: str
     clients: list[int]
@@ -194,7 +194,7 @@ def _range(sizes: Sequence[float], clients: Sequence[int]) -> str:
 
 
 def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
-    """Draw the selected clients of a trial: the rows of `rows_of`, and a column per round or for several."""
+    """Draw the selected clients of a trial: rows as in `rows_of`, a column for each round or for several."""
     rows = rows_of(trial)
     row_of = {client: at for at, row in enumerate(rows) for client in row.clients}
     last = trial.trained[-1]["round"]
@@ -221,7 +221,7 @@ def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
         extent=(0.5, last + 0.5, len(rows) - 0.5, -0.5),
     )
     axes.set_title(title, loc="left", fontsize=10)
-    # Names are no formulas, which matplotlib would raise an error for.
+    # parse_math=False: matplotlib would take $ signs in a name for a formula, and might raise an error.
     axes.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=8, parse_math=False)
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("round")

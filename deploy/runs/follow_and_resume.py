@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-# When a history has its last line, the run may go on for this many seconds: the last lines of its log come
-# later, on a busy machine by 10 s and more. After that, the run counts as ended, even if the engine reports
-# that it still runs.
+# When a history has its last line, the run may go on for this many seconds, because the last lines of its log
+# come later: on a busy machine, 10 s later and more. After that, the run counts as ended, even if the engine
+# reports that it still runs.
 END_TIMEOUT = 60.0
-PATIENCE = 30.0  # seconds without a new line of a history, after which the watcher learns of the wait
+PATIENCE = 30.0  # after each such number of seconds without a new history line, `Watcher.waits` is called
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 

@@ -1,4 +1,4 @@
-"""The option `--import` of the commands that train: selectors and tasks of the user."""
+"""The option `--import` of `cohort` commands: loads the user's selectors and tasks from files or modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WithImports(click.Command):
-    """A command or a group of commands with the option `--import`, whose modules are imported at once."""
+    """A command or a group of commands with the option `--import`. Parsing the option imports the modules."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -1,4 +1,4 @@
-"""Plans the comparison of `cohort up` and `cohort simulate`, resumes one, and claims its folder."""
+"""Makes a comparison from the options of `cohort up` and `cohort simulate`, or from the folder to resume."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
 
 RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
-# Parameters of `up` and `simulate`, and the run-config setting that each parameter sets.
+# The run-config setting that each parameter of `up` and `simulate` sets.
 KEY_OF = {
     "clients": "num-clients",
     "rounds": "num-rounds",
@@ -44,7 +44,7 @@ KEY_OF = {
     "task": "task",
     "seed": "seed",
 }
-# Run-config settings that have an option of their own, and this option. --set refuses these settings.
+# The command-line option of each run-config setting that has one. --set refuses these settings.
 OPTION_OF = {
     "num-clients": "--clients",
     "num-rounds": "--rounds",
@@ -194,7 +194,7 @@ def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
     Raises
     ------
     ValueError
-        If a batched simulation would be continued with messages, or the other way round.
+        If the comparison was batched and would be resumed with messages, or the other way round.
     """
     before = planned_engine(folder)
     if not is_given and before in ("ray", "batched"):

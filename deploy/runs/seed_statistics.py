@@ -34,7 +34,7 @@ def parse_seeds(text: str) -> list[int]:
     Raises
     ------
     ValueError
-        If the text is none of these, if a seed is given twice, or if there are too many.
+        If the text has another form, if a seed is given twice, or if there are too many seeds.
     """
     seeds: list[int] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Reads the log of a run from its history, and words what the log says about selectors."""
+"""Advice about selectors: reads a run's log from its history; makes the table, the JSON and the sentence."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ class RunLog(NamedTuple):
 
 
 def find_history(run: Path) -> RunHistory:
-    """Return the history of a run, which is not read yet except for its settings.
+    """Read the history of a run, or of the trial of a comparison that is best suited for a study.
 
     Parameters
     ----------
     run : Path
-        The folder of a run, or of a comparison. In a comparison, the first trial whose log can be studied is
-        taken. A trial of uniform sampling is preferred, since its draws do not depend on the norms.
+        The folder of a run, or of a comparison. Of a comparison, the first trial of uniform sampling is
+        taken, since its draws do not depend on the norms; without such a trial, the first whose log can be
+        studied.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def read_log(history: RunHistory) -> RunLog:
     Raises
     ------
     ValueError
-        If the history does not say what an estimate needs.
+        If the history lacks a value that the estimates need.
     """
     try:
         return _read(history.path, history.settings)
@@ -176,9 +177,9 @@ def _absent(line: Line, num_clients: int) -> Any:
 
 
 def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) -> LoggedRound:
-    """Return the round of a line of the history.
+    """Convert a line of the history into a round of the log.
 
-    The importance of a client is its weight, which is corrected for missing replies, over its share λ.
+    The importance of a client is its weight, corrected for missing replies, divided by its share λ.
     """
     clients, counts = (np.array(line[key], dtype=np.int64) for key in ("clients", "counts"))
     probabilities, weights, norms = (
@@ -200,7 +201,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
         if np.abs(importance / expected - 1).max() > DIFFERENCE:
             raise ValueError(
                 f"{path}: round {line['round']}: the weights do not follow from the data sizes in the "
-                "history; if the sizes were declared (client-sizes), the file must be as it was"
+                "history; if the file client-sizes declared the sizes, it must not have changed since the run"
             )
     scale = int(replied.sum()) / max(1, int(known.sum()))
     return LoggedRound(
@@ -300,7 +301,7 @@ def advice_of(log: RunLog, names: Sequence[str] = ()) -> Findings:
 def as_json(findings: Findings | None, slow: SlowClients | None) -> str:
     """Return a JSON object: selector -> variance, low, high, exact; and `SLOW_CLIENTS` -> its numbers.
 
-    There is no selector without `findings`, and no `SLOW_CLIENTS` without `slow`.
+    Without `findings`, the object has no selectors. Without `slow`, it has no `SLOW_CLIENTS`.
     """
     found: dict[str, Any] = {
         name: {
@@ -338,14 +339,14 @@ def sentence(findings: Findings) -> str:
     advice = findings.advice
     if advice.selector == BASELINE:
         text = (
-            f"Use {BASELINE}: with 95 % confidence, no other selector here has a variance that is lower by "
-            "more than 5 %."
+            f"Use {BASELINE}: with 95 % confidence, no other selector here has a variance lower by more than "
+            "5 %."
         )
     elif advice.selector is not None:
         _, low, high = findings.selectors[advice.selector].interval
         text = (
             f"Use {advice.selector}: with 95 % confidence, its variance is {_number(low)} to {_number(high)} "
-            "of that of uniform sampling, and no other selector here has one that is lower by more than 5 %."
+            "times that of uniform sampling; no other selector here has a variance lower by more than 5 %."
         )
     else:
         text = (

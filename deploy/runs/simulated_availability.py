@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 SIMULATED = {
     "availability": "clients report their availability themselves",
     "availability-trace": "clients report their availability themselves",
-    "response-times": "the time that clients take is real",
-    "device-speeds": "the time that clients take is real",
+    "response-times": "the clients' response times are real",
+    "device-speeds": "the clients' response times are real",
 }
-DISTRIBUTION = {"median", "sigma", "tail"}  # of the clients' seconds
+DISTRIBUTION = {"median", "sigma", "tail"}  # the settings that describe the distribution of response times
 RESPONSE_TIMES = {*DISTRIBUTION, "jitter", "dropout"}
 KNOWN = (*sorted(RESPONSE_TIMES), "group-factors")
-BIN = 3600.0  # seconds of a recorded trace that a round takes, unless the setting says otherwise
+BIN = 3600.0  # how many seconds of a recorded trace one round takes, by default
 
 
 def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) -> Availability | None:
@@ -167,7 +167,7 @@ def _work(factors: Any, groups: Ints | None) -> Floats | None:
 
 
 def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
-    """Refuse settings of availability that are wrong, or that are not for the batched engine.
+    """Refuse settings of availability and response times that are wrong, or that the engine cannot use.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the history of a run says about slow clients, and what to turn on (docs/slow-clients.md)."""
+"""Advice about slow clients: reads the durations in a run's history, and suggests settings that help."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 FEWEST = 20  # durations
 IDLE, MISSING, STALE = 0.2, 0.1, 0.01
-"""From these shares on, a change is advised; see `waiting.Waiting` and `_buffered`."""
+"""A change is advised if a share is at least this large; see `waiting.Waiting` and `_buffered`."""
 TIMED = ("forecast", "md")
-"""The selectors with a form that takes durations into account."""
+"""The selectors X for which a selector timed-X exists, which takes durations into account."""
 
 
 class SlowClients(NamedTuple):
-    """What the history of a run says about slow clients.
+    """Facts and advice about the slow clients of a run (docs/slow-clients.md).
 
     Attributes
     ----------
     waiting : Waiting
-        Its durations.
+        Statistics of the run's durations.
     buffered : bool
         Whether its rounds are buffered. Then no round waits for the clients that it selected, so
         ``waiting.idle`` and ``waiting.missing`` mean nothing.
     sentences : tuple of str
-        What to turn on or to change.
+        The advice: the settings to turn on or to change.
     """
 
     waiting: Waiting
@@ -45,7 +45,7 @@ class SlowClients(NamedTuple):
     sentences: tuple[str, ...]
 
     def text(self) -> str:
-        """Return all as sentences for the terminal."""
+        """Return the facts and the advice as text for the terminal."""
         head = (
             f"Slow clients: of {self.waiting.replies:,} durations, the standard deviation of log seconds is "
             f"{self.waiting.between:.2f} between clients and {self.waiting.within:.2f} from round to round."
@@ -53,14 +53,14 @@ class SlowClients(NamedTuple):
         return " ".join([head, *self.sentences])
 
     def numbers(self) -> dict[str, float | list[str]]:
-        """Return all as a JSON object: the fields of `Waiting` that mean something, and "advice"."""
+        """Return the facts (those fields of `Waiting` that mean something) and "advice", as a JSON object."""
         left_out = {"idle", "missing"} if self.buffered else set()
         fields = {name: each for name, each in self.waiting._asdict().items() if name not in left_out}
         return {**fields, "advice": list(self.sentences)}
 
 
 def slow_clients(path: Path) -> SlowClients | None:
-    """Return what a history says about slow clients, None if it has fewer than `FEWEST` durations.
+    """Return the facts and the advice; None if the history has fewer than `FEWEST` durations.
 
     Parameters
     ----------
@@ -93,12 +93,14 @@ def _durations(lines: list[Line]) -> Iterator[tuple[Ints, Floats]]:
 
 
 def _rounds(durations: Waiting, settings: Line) -> list[str]:
-    """Return what to turn on in a run whose rounds wait for their clients."""
+    """Return advice for a run whose rounds wait for their clients."""
     found = []
     idle, missing = durations.idle, durations.missing
     name, k = str(settings["selector"]), int(settings["clients_per_round"])
     if idle >= IDLE:
-        found.append(f"A client that has replied waits for others for {idle:.0%} of the round's wait.")
+        found.append(
+            f"On average, a client that has replied waits for others for {idle:.0%} of the round's wait."
+        )
         refusal = _refusal(name, k)
         if refusal:
             found.append(f"Buffered rounds would end this wait, but {refusal}.")
@@ -106,15 +108,15 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
             found.append(f"Buffered rounds end this wait: --set mode=buffered --set concurrency={max(k, 2)}.")
         if durations.within > durations.between:
             found.append(
-                "Which clients are slow changes from round to round. So over-selection shortens rounds and "
-                "biases little: --set over-selection=1.3 --set correction=rates."
+                "The slow clients differ from round to round, so over-selection shortens rounds with little "
+                "bias: --set over-selection=1.3 --set correction=rates."
             )
         elif name in TIMED:
             found.append(f"With rounds that wait, --selector timed-{name} draws slow clients less often.")
     if missing >= MISSING:
         found.append(
-            f"{missing:.0%} of the selected clients had no reply in time. A lower round-deadline waits less "
-            "for them."
+            f"{missing:.0%} of the selected clients had no reply in time. With a lower round-deadline, "
+            "rounds wait less for them."
         )
     return found or [f"Rounds wait little for slow clients ({idle:.0%} of the wait): nothing to turn on."]
 
@@ -129,7 +131,7 @@ def _refusal(name: str, k: int) -> str:
 
 
 def _buffered(lines: list[Line], settings: Line) -> list[str]:
-    """Return what to change in a run whose rounds are buffered."""
+    """Return advice for a run whose rounds are buffered."""
     asked = [line for line in lines if line.get("staleness")]
     arrivals = sum(len(line["clients"]) for line in asked)
     stale = sum(int(line.get("num_stale", 0)) for line in asked)
@@ -148,5 +150,5 @@ def _buffered(lines: list[Line], settings: Line) -> list[str]:
             f"{least:.2f} or less. --set staleness-power=0 is unbiased."
         )
     if settings.get("count_busy") is False:
-        found.append("count-busy = false is biased to fast clients: --set count-busy=true is not.")
+        found.append("count-busy = false is biased towards fast clients: --set count-busy=true is not.")
     return found if len(found) > 1 else [*found, "Nothing to change."]

@@ -1,4 +1,4 @@
-"""Plans a comparison: trials that train the same federation, each with another selector."""
+"""The trials of a comparison: makes them from settings, checks settings and data, saves run.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-PLAN = "run.json"  # the file in a comparison's folder with the settings with which its trials are resumed
+PLAN = "run.json"  # the file in a comparison's folder that holds the settings of its trials, for a resume
 PLAN_VERSION = 1  # the version of this file's format
 LARGEST_PLAN = 16 << 20  # bytes; a larger file is no plan
 # The settings whose values are paths.
@@ -246,7 +246,7 @@ def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
 
 
 def planned_engine(folder: Path) -> str:
-    """Return the engine that `write_plan` wrote; "" if the plan, which `read_plan` accepts, names none."""
+    """Return the engine that a plan names; "" if it names none. `read_plan` must have accepted the plan."""
     with (folder / PLAN).open("rb") as file:
         return str(json.loads(file.read(LARGEST_PLAN)).get("engine", ""))
 

@@ -1,4 +1,4 @@
-"""The command `cohort sweep`."""
+"""The command `cohort sweep`: plans the trials of a TOML file, trains them, writes and prints the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from deploy.sweeps.trial_worker import Job, Outcome
 
 TRIALS = "trials"  # the folder of the trials' folders, inside the sweep's folder
-LOCK = "lock"  # the folder that locks a sweep's folder, inside it
+LOCK = "lock"  # the folder inside a sweep's folder whose lock keeps other sweeps out
 
 
 def sweep(

@@ -48,7 +48,7 @@ class Planned(NamedTuple):
     case: str
     """The settings that distinguish the trial from trials with the same selector and seed; may be empty."""
     varied: dict[str, ConfigValue]
-    """The settings of `case`, by name."""
+    """The settings in `case`, by name."""
     seed: int
 
 
@@ -90,7 +90,7 @@ def planned(sweep: Sweep, folder: Path) -> list[Planned]:
     Raises
     ------
     ModuleNotFoundError, ValueError
-        If a setting is wrong, or a task needs an extra that is not installed.
+        If a setting is wrong, or if a task needs an extra that is not installed.
     """
     app, found, checked = app_folder(), [], set()
     defaults = default_config(app)

@@ -1,4 +1,4 @@
-"""Where the trials of a sweep run: on the cores of this machine, or on a Ray cluster."""
+"""Trains the trials of a sweep on the cores of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _check_address(address: str) -> None:
 
 
 def _write(folder: Path, outcome: Outcome) -> None:
-    """Write the files of a trial from another machine. The result comes last: it says that all are there."""
+    """Write the files of a trial from another machine. The result comes last, since it marks the end."""
     for name in sorted(outcome.files, key=lambda name: name == "result.json"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Digests of source files: whether a result was made by the code that is here now.
+"""Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
 others. `closure` finds these files, and `digest` turns them into a text. Comments, docstrings and blank lines
@@ -26,9 +26,9 @@ def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
     """Return the files of modules, and of all modules below `root` that these import, in sorted order.
 
     Imports inside functions count; those that only a type checker sees do not. A package whose file
-    ``__init__.py`` calls `import_module` with a relative name counts with all modules of its folder. A module
-    does not count because a module below it is imported: ``from strategies.numerics.arrays import Floats``
-    depends on ``arrays.py``, and not on ``strategies/__init__.py``, which imports all strategies.
+    ``__init__.py`` calls `import_module` with a relative name counts with all modules of its folder. The
+    packages above an imported module do not count: ``from strategies.numerics.arrays import Floats`` depends
+    on ``arrays.py``, and not on ``strategies/__init__.py``, which imports all strategies.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree but those of blocks ``if TYPE_CHECKING:``; expressions only if asked for."""
+    """Yield the nodes of a tree outside blocks ``if TYPE_CHECKING:``; expressions only if asked for."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

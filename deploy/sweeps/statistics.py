@@ -24,7 +24,7 @@ class Result(NamedTuple):
     varied: Mapping[str, Any]
     seed: int
     values: Mapping[str, Any]
-    """As `work.execute` returns them."""
+    """The trial's result, see `trial_worker.Outcome`."""
 
 
 class Cell(NamedTuple):

@@ -1,4 +1,4 @@
-"""Digests of all that decides the result of a trial.
+"""The digest of a trial's result: it covers everything that decides the result.
 
 A result of an earlier sweep is used again only if its digest is the same. The digest covers the settings and
 the seed, the content of the files that settings name, the data, the sources of this installation that a

@@ -29,7 +29,7 @@ class Job(NamedTuple):
     """A trial to train."""
 
     key: str
-    """Its digest, see `trial_digests.of_trial`."""
+    """The digest of the trial's result, see `trial_digests.of_trial`."""
     config: dict[str, Any]
     """The settings that differ from the app's defaults. ``output-dir`` is the trial's folder."""
     code: str
@@ -40,9 +40,9 @@ class Shipped(NamedTuple):
     """The files that the user imports, for a machine that may not have them."""
 
     modules: list[str]
-    """As for `extensions.name_modules`."""
+    """The files or names of the modules, as for `extensions.name_modules`."""
     files: dict[str, bytes]
-    """By path."""
+    """The content of each file, by path."""
 
 
 class Outcome(NamedTuple):

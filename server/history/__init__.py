@@ -49,7 +49,7 @@ warning the training diverges or stands still, or no client reports what the sel
         ``round`` (after which this was noticed), ``reason``; at most one line of each kind per start or
         resume of the run
 end     the last line of a run that has finished: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
-        ``reason`` (why before the last planned round, else empty). A resume removes this line
+        ``reason`` (why the run ended early, else empty). A resume removes this line
 error   the last line of a run that failed or was stopped: ``reason``. A resume keeps this line. A ServerApp
         that was killed or interrupted writes neither ``end`` nor ``error``
 ======= ===============================================================================================

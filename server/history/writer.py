@@ -1,4 +1,4 @@
-"""Writes the history of a run."""
+"""Writes the history of a run; keeps lines in memory while the disk is full; cuts a history for a resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HistoryWriter:
     def __init__(self, path: Path | None) -> None:
         self.lost = 0
         self._descriptor: int | None = None
-        self._begun = b""  # the unwritten rest of a line of which the first part is written
+        self._begun = b""  # the unwritten rest of a partly written line
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
         self._gap: _Gap | None = None  # the lost lines; any waiting line that may be lost is newer
         if path is not None:

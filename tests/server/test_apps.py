@@ -132,7 +132,7 @@ def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None
 
 
 def test_real_clients_have_no_simulated_availability(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^availability = 'poisson': must be '': the clients say when they"):
+    with pytest.raises(ValueError, match=r"^availability = 'poisson': must be '': clients report when"):
         federation(tmp_path, availability="poisson")
 
 

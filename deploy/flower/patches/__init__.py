@@ -19,7 +19,7 @@ The SuperNode (`supernode`, `connection`):
   4 s. In stock Flower the pauses between two attempts grow to 20 s, or to 2 min if gRPC cannot connect.
 - It keeps a process that has imported the app, from which it forks a process for each message (`apps`). In
   stock Flower each message imports the app.
-- It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
+- It runs only a trusted bundle (`guards.bundles`), and hands out no task over HTTP (`guards.local_apis`).
 
 The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `joined_objects`, `clock_jumps`,
 `storage` and `guards`). It receives messages and replies in parts, which Flower calls objects, and all parts
@@ -31,10 +31,11 @@ of a message in one push session.
 - Its threads take turns at the database. Messages, their objects and heartbeats take few statements, whose
   texts are fixed and which SQLite gets without SQLAlchemy (`storage`). In stock Flower, threads wait for the
   database by polling.
-- It verifies the signature of a request once. With stock Flower behind the front door, both would verify it.
-- Some database accesses that stock Flower makes in every request are made at most once a second: is the run
-  still going on, which node has this key, which tasks have expired, how many bytes were sent, how long
-  ClientApps have run. So a revoked key stays valid for up to a second.
+- It verifies the signature of a request once. Otherwise the front door (see below) and Flower would each
+  verify it.
+- Some database accesses that stock Flower makes in every request are made at most once a second: looking up
+  whether a run goes on and which node has a key, ending expired tasks, storing traffic and run times of
+  ClientApps. So a revoked key stays valid for up to a second.
 - It marks a node as offline 2 s after the node's connection has ended, or 13 s after the node's last byte.
   Stock Flower needs 40 to 60 s. A node that was restarted can return at once.
 - If a node asks for the next message without having confirmed the last one, the SuperLink delivers the last

@@ -1,8 +1,8 @@
 """Keeps runs alive when the clock of the SuperLink's machine jumps forwards, as after the machine's sleep.
 
 In stock Flower a jump by a minute or more ends every run, for two reasons. A task, such as a ServerApp's,
-expires at the time that its last heartbeat has set. And a ServerApp cannot push a message that expires in the
-jump.
+expires at the time that its last heartbeat has set. And a ServerApp cannot push a message that expires during
+the time that the clock has skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-JUMP = 5.0  # s; if the clock gains more than this on the time that has passed, the clock has jumped
+JUMP = 5.0  # s; the clock has jumped if it advances by this much more than the time that has passed
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"

@@ -44,7 +44,7 @@ USED = (
 
 
 def join(contents: Iterable[bytes]) -> bytes:
-    """Return the contents one after the other, each after its length."""
+    """Return the contents one after the other, each preceded by its length."""
     return b"".join(part for each in contents for part in (len(each).to_bytes(_LENGTH, "big"), each))
 
 

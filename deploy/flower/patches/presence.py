@@ -1,10 +1,10 @@
-"""How the SuperLink knows which nodes are connected: it leaves one heartbeat of each node unanswered (held).
+"""Marks a node as offline soon after its connection ends: the SuperLink holds one heartbeat of each node.
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
 always has a heartbeat under way (`deploy.flower.patches.connection`), also while its ClientApp trains. The
-heartbeat ends when the node's connection ends. This happens at once if the SuperNode is killed, and after
-`SILENCE` seconds if its cable is pulled. The node is then marked as offline, and a ServerApp that waits for
-the node's reply receives Flower's error reply.
+SuperLink holds the heartbeat: it answers later. The heartbeat ends when the node's connection ends. This
+happens at once if the SuperNode is killed, and after `SILENCE` seconds if its cable is pulled. The node is
+then marked as offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Presence:
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
-        """Note a heartbeat. Return a `Later` that ends when it is to be answered; None: answer it at once."""
+        """Note a heartbeat. Return a `Later` that ends when the answer is due; None: answer at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):
@@ -280,7 +280,7 @@ class _Heartbeat:
     Parameters
     ----------
     connected : bool
-        Whether the connection exists over which the heartbeat came.
+        Whether the connection that brought the heartbeat still exists.
     """
 
     def __init__(self, *, connected: bool = True) -> None:

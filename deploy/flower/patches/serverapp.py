@@ -46,12 +46,12 @@ def patch() -> None:
 
 
 def ended_by_signals(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
-    """Return `run`, the function that runs an app, so that SIGTERM and SIGINT end the app at once.
+    """Wrap `run`, the function that runs an app: SIGTERM and SIGINT then end the app at once.
 
     Flower's own handlers first send the last lines of the log and the state of the run to the SuperLink. If
-    the signal comes while the app waits for an answer on the channel, they would wait for the channel, and
-    Flower kills the process 5 s later. So here the app gets SystemExit first, in which it tells its trackers
-    and writes its history. Flower's handler follows.
+    the app waited for an answer on the channel, the handlers would wait for the channel, and Flower would
+    kill the process 5 s later. So here the app gets SystemExit first, tells its trackers and writes its
+    history. Flower's handler follows.
     """
 
     @wraps(run)

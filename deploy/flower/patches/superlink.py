@@ -36,12 +36,13 @@ from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# s after which a thread that computes lets another one compute. Each waiting thread looks this often whether
-# it may: with Python's .005 s, 300 requests that arrived at once switched threads 57,000 times a second.
+# Python's switch interval, s: how long one thread computes until a waiting thread may compute. Each waiting
+# thread wakes up after this time: with Python's 0.005 s, 300 requests that arrived at once switched threads
+# 57,000 times a second.
 SWITCH = 0.05
-# The thresholds of Python's garbage collector: how many new objects start a collection of the youngest
-# objects, and how many such collections start one of older objects. Python's 700 and 10 suit small programs:
-# the held requests of 1,000 nodes have some 10^6 objects.
+# The thresholds of Python's garbage collector: the number of new objects after which it collects the youngest
+# objects, and the number of such collections after which it collects older objects. Python's 700 and 10 suit
+# small programs; the held requests of 1,000 nodes have some 10^6 objects.
 GARBAGE = (10_000, 50, 50)
 LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
 PATIENCE = 4

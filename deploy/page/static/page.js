@@ -49,7 +49,7 @@ function tiles() {
     ["Test accuracy", accuracy ? (100 * accuracy.accuracy).toFixed(1) : "–", accuracy ? " %" : "", of(accuracy)],
     ["Test loss", least ? loss(least.loss) : "–", "", of(least)],
     nodes !== null ? ["Devices online", count(online), ` / ${count(nodes)}`, one && one.quarantined ? `${one.quarantined} quarantined` : ""]
-      : ["Clients available", one ? count(one.available) : "–", one ? ` / ${count(one.clients)}` : "", one && one.quarantined ? `${one.quarantined} quarantined` : "in the last round"],
+      : ["Selectable clients", one ? count(one.available) : "–", one ? ` / ${count(one.clients)}` : "", one && one.quarantined ? `${one.quarantined} quarantined` : "in the last round"],
     ["Have trained", one ? count(one.drawn) : "–", one ? ` / ${count(one.clients)}` : "", one && many ? of(one) : one ? `${several(one.selected ?? 0, "client")} in the last round` : ""],
     ["Time of a round", one && one.seconds ? span(one.seconds).split(" ")[0] : "–", one && one.seconds ? ` ${span(one.seconds).split(" ")[1]}` : "", one ? `${several(one.failed, "failure")} so far` : ""],
   ];
@@ -238,7 +238,7 @@ function drawRound() {
   $("earlier").disabled = data.round === null || data.round <= data.first;
   $("later").disabled = data.round === null || data.round >= data.last;
   $("newest").disabled = view.round === null;
-  const parts = data.round === null ? [] : [`${count(data.available)} clients were available, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `the round took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
+  const parts = data.round === null ? [] : [`${count(data.available)} clients were selectable, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `the round took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
   if (data.eligible) parts.push(`only clients with ${data.eligible} could be selected, which left out ${several(data.ineligible, "other online client")}`);
   if (data.in_flight) parts.push(`${several(data.in_flight, "client")} went on training when the round ended`);
   const timed = data.clients && data.clients.some((each) => each.reply !== null);

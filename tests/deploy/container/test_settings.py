@@ -112,7 +112,7 @@ def test_buffered_rounds_are_settings_of_a_cluster(tmp_path: Path) -> None:
     (trial,) = planned(tmp_path, environment)
     assert trial.run_config["mode"] == "buffered"
     assert trial.run_config["concurrency"] == 6
-    with pytest.raises(ValueError, match=r"concurrency = 2: must be at least the 3 arrivals"):
+    with pytest.raises(ValueError, match=r"concurrency = 2: must be at least 3, the number of arrivals"):
         planned(tmp_path, {"COHORT_SET": "mode=buffered concurrency=2"})
 
 

@@ -359,7 +359,7 @@ def test_response_times_need_the_batched_engine(key: str, value: str) -> None:
     assert result.exit_code == 2
     assert f"{key} = '" in result.output
     assert (
-        "needs simulate --engine batched; with other engines, the time that clients take is real"
+        "needs simulate --engine batched; with other engines, the clients' response times are real"
         in result.output
     )
 

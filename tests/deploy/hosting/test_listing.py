@@ -94,7 +94,7 @@ def test_the_list_has_what_each_device_did_in_the_newest_run(server: Server) -> 
         "pi-2    offline     2026-01-02 03:04:05Z  1         1     37.5 %",
         "pi-3    registered  never                 0         0     0.0 %",
         "selected, used: rounds of the newest run, 2",
-        "contribution: the client's part of the weights of the updates that were used",
+        "contribution: the client's share of the total weight of all used updates",
         "3 registered, 1 online",
     ]
     found = json.loads(run(server, "list", "--json").output)

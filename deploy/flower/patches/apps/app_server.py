@@ -110,7 +110,7 @@ def _receive(end: socket.socket, size: int) -> bytes:
 def _ended_with(end: socket.socket) -> Any:
     """End this process at once if the other end of a connection is closed during the block.
 
-    An import may take for ever, and nobody could end it then.
+    Without this, nobody could end an import that takes for ever.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # ends the process
     flags = fcntl.fcntl(end, fcntl.F_GETFL)

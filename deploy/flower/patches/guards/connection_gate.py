@@ -2,8 +2,8 @@
 
 gRPC does not limit the connections of a peer, and expands the headers of a request before any Python code
 sees the request. In HTTP/2, one byte can stand for a header that was sent before, and gRPC takes up to 150
-bytes of memory for each such byte. gRPC limits the headers of a request, but holds only those peers to the
-limit that have confirmed gRPC's settings. Without the gate, 26 MB of headers took 3.9 GB of memory.
+bytes of memory for each such byte. gRPC limits the headers of a request, but enforces the limit only for
+peers that have confirmed gRPC's settings. Without the gate, 26 MB of headers took 3.9 GB of memory.
 
 So gRPC listens on a Unix socket in a folder that only this user may enter, and the gate listens on the port.
 The gate checks that a peer confirms gRPC's settings before its first request (`settings_check`). From then
@@ -172,7 +172,7 @@ class Gate:
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
     def _free_descriptor(self, error: OSError) -> None:
-        """Close the oldest stranger if a connection could not be accepted for lack of a free descriptor."""
+        """If a connection was not accepted because no descriptor was free, close the oldest stranger's."""
         now = time.monotonic()
         if now - self._failed >= TOLD:
             self._failed = now
@@ -183,7 +183,7 @@ class Gate:
                 self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
-        """Close a stranger if there are too many of them, now that one has come from the address `newest`."""
+        """Close a stranger's connection if there are too many; `newest` is the address of the newest one."""
         strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
         of_address = Counter(each.address for each in strangers)
         of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
@@ -297,7 +297,7 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return how many connections of strangers use up half of the files that this process may open."""
+    """Return the number of strangers' connections that takes half of this process's limit of open files."""
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -378,8 +378,8 @@ def _locked_folder(parent: str) -> tuple[str, int]:
 
 
 def _remove_old(parent: str) -> None:
-    # Others may write into this folder too. A pipe of theirs must not block, nor a deep folder raise an
-    # error.
+    # Other users may write into this folder, too. A pipe or a deep folder of theirs must cause neither a wait
+    # nor an error.
     for folder in Path(parent).glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError):  # the folder is locked, or is no folder
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,8 +1,8 @@
 """Limits how many frames of HTTP/2 a node may send in a second.
 
 gRPC handles every frame at once, even frames that belong to no request. A node that sent 850,000 PINGs a
-second occupied a core, and the requests of others waited for seconds. If a node sends more frames than this
-limit, the gate does not close its connection, but reads on only when the second is over.
+second occupied a core, and the requests of others waited for seconds. If a node sends more than `FRAMES`
+frames in a second, the gate reads no more from the node until the second is over; it keeps the connection.
 
 An honest node sends four small frames with each request (the request's headers and body, and two
 WINDOW_UPDATEs), and few others, however large the model is: its data is in large frames, which do not count.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 
 FRAMES = 2048  # in a second: enough for 500 requests; a SuperLink answers some 1,000 requests of all nodes
-# Bytes. A DATA frame of this length or more does not count. A frame of another kind counts once, and once
-# more for each such length in it.
+# Bytes. A DATA frame with at least this many bytes does not count. A frame of another kind counts once, and
+# once more for each `LARGE` bytes in it.
 LARGE = 1024
 _PREFACE = 24  # bytes before the first frame
 _HEAD = 9  # bytes before a frame's content: its length (3), its kind, its flags and its stream (4)

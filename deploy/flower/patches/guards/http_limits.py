@@ -1,10 +1,10 @@
 """Limits the connections to the HTTP APIs of a SuperLink and of a SuperNode.
 
-Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, limits neither the
-head of a request (its method, URL and headers), which it keeps in memory until the head is complete, nor the
-number of connections, nor how long a connection may exist without a request. It stores any number of requests
-that are sent at once; 256 kB of requests take 13 MB of memory. Its TLS handles any number of changes of the
-keys in one step (`tls_records`).
+Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, does not limit the
+number of connections, or how long a connection may exist without a request. It does not limit the head of a
+request (its method, URL and headers) either, and keeps an incomplete head in memory. It stores any number of
+requests that are sent at once; 256 kB of requests take 13 MB of memory. Its TLS handles any number of changes
+of the keys in one step (`tls_records`).
 
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """

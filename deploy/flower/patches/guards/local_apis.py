@@ -3,11 +3,11 @@
 - The control API, which registers nodes and accepts runs, demands the operator's secret. Flower's own account
   authentication checks the secret, so the unchanged `flwr` can send it as its access token. A SuperLink
   without this guard ends at once if it is told to authenticate accounts (`commands.guarded`).
-- Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower gives a task to
-  anyone who asks, if it has no such secret. The thread of `deploy.flower.patches.superexec` takes tasks
-  without HTTP.
+- Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower without such a
+  secret gives a task to anyone who asks. The thread of `deploy.flower.patches.superexec` takes tasks without
+  HTTP.
 - The content of a request is read only if its sender is known, or if an executor may have signed the
-  request; then at most `MAX_SIGNED` bytes are read. Stock Flower reads any content into memory first.
+  request; in the second case, at most `MAX_SIGNED` bytes are read. Stock Flower reads any content first.
 - The connections of unknown senders are limited (`http_limits`).
 """
 
@@ -136,7 +136,7 @@ class Guard:
         self._access_token = importlib.import_module(_CONSTANTS).ACCESS_TOKEN_KEY
 
     async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
-        """Pass a request on, with its content if its sender is known or may have signed it, else without."""
+        """Pass a request on; without its content if its sender is unknown and cannot have signed it."""
         if scope["type"] == "http":
             sender, headers = scope.get("client"), dict(scope["headers"])
             if await self._is_known(scope["path"], headers):

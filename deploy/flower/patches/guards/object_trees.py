@@ -1,7 +1,7 @@
 """Lets only ServerApps state which children an object has, so that no node affects the objects of others.
 
-A message is a tree of objects. Flower stores an object once, under its hash, for all senders. It believes the
-first sender about the object's children, and refuses later senders that state other children. So a malicious
+A message is a tree of objects. Flower stores an object once, under its hash, for all senders. It stores the
+children that the first sender states, and refuses later senders that state other children. So a malicious
 node that can guess an object, such as the settings of the next round or another client's name, could keep
 others from sending that object.
 
@@ -133,12 +133,12 @@ def read_at_once(store: type) -> None:
 
 
 def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
-    """Return how many stored objects have each of these objects as a child. Unknown objects are left out."""
+    """Return, for each known object of these, the number of stored objects that have it as a child."""
     return _looked_up(database, _COUNTS, names)
 
 
 def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
-    """Return the bytes that are stored of each of these objects. Unknown objects are left out.
+    """Return the number of stored bytes of each of these objects. Unknown objects are left out.
 
     SQLite finds out a content's length without reading the content.
     """
@@ -165,7 +165,7 @@ def _trees(database: Any, roots: Collection[str]) -> list[Any]:
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
-    """Store the children of a ServerApp's objects that replies have already stored without children.
+    """If replies have stored some of a ServerApp's objects without children, store these children now.
 
     Parameters
     ----------

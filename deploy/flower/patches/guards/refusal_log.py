@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 LONGEST = 2000  # the most characters of a log message
 LONGEST_REASON = 200  # the most characters of a refusal's reason, which may quote the sender
-INTERVAL = 60.0  # s in which an equal reason is logged only once for an address and a method
+INTERVAL = 60.0  # s in which the same reason is logged only once for an address and a method
 # The most reasons that are logged in an interval for an address and a method. The sender can cause any number
 # of reasons, for example by sending different numbers that the reasons quote.
 REASONS = 8
@@ -64,10 +64,10 @@ class _SafeArguments(logging.Filter):
 
 
 class _Few(logging.Filter):
-    """Lets each place in the code of a package log at most `LINES` lines in `INTERVAL` seconds.
+    """Limits how often each logging statement of a package logs: `LINES` lines in `INTERVAL` seconds.
 
-    At some places, every request of a client causes a line. A place's first line after this interval says how
-    many lines were not logged.
+    Some statements log a line for every request of a client. A statement's first line after the interval says
+    how many of its lines were not logged.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class _Few(logging.Filter):
         super().__init__()
         self._folder = str(importlib.import_module(package).__path__[0])
         self._lock = threading.Lock()
-        # By place: when its interval began, and the number of lines since then.
+        # By statement (file and line): when its interval began, and the number of lines since then.
         self._lines: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

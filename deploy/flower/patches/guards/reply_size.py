@@ -143,12 +143,12 @@ def patch() -> None:
 
 
 def size_beside_arrays(contents: dict[str, bytes]) -> int:
-    """Return how many bytes the objects of a reply have that are not data of arrays."""
+    """Return the total size, in bytes, of a reply's objects that hold no data of arrays."""
     return sum(len(content) for content in contents.values() if not content.startswith(_CHUNK))
 
 
 def inflated_size(contents: dict[str, bytes]) -> int:
-    """Return how many bytes the objects of a reply take once they are inflated.
+    """Return the total size, in bytes, of a reply's objects once they are inflated.
 
     A chunk of an array counts as often as the arrays refer to it. `contents` are the deflated objects, by id.
     """

@@ -183,7 +183,7 @@ class FrontDoor:
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        """Return the handler of a request. It gets the body as a stream, so it can refuse without reading."""
+        """Return a request's handler, which gets the body as a stream and can refuse it before it is read."""
         grpc = importlib.import_module("grpc")
         if call.method not in self._methods:
             return None

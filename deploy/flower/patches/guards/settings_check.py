@@ -1,7 +1,7 @@
 """Checks that a peer confirms gRPC's settings before it sends a request.
 
-gRPC holds a peer to its limit for the headers of a request only once the peer has confirmed the settings in
-which gRPC announced this limit. Every peer that uses gRPC confirms the settings before its first request.
+gRPC limits the headers of a peer's requests only once the peer has confirmed the settings in which gRPC
+announced the limit. Every peer that uses gRPC confirms the settings before its first request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of a peer (RFC
 # Nine bytes precede a frame's content: the content's length (3), the kind, the flags, and the stream (4).
 _HEAD = 9
 _SETTINGS, _PING, _WINDOW_UPDATE = 4, 6, 8  # the kinds of frames that are no part of a request
-_CONFIRMS = 1  # the flag of a frame with no settings of its own, which confirms those of the other side
+_CONFIRMS = 1  # the flag of a SETTINGS frame that only confirms the settings of the other side
 
 
 class NotAllowedError(Exception):
@@ -19,7 +19,7 @@ class NotAllowedError(Exception):
 
 
 class SettingsCheck:
-    """Holds back what a peer sends, until it has confirmed gRPC's settings.
+    """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request.
 
     Attributes
     ----------

@@ -172,7 +172,7 @@ def limit_records(context: ssl.SSLContext) -> None:
 
 
 class _OneRecordAtATime(ssl.SSLObject):
-    """A connection for which OpenSSL gets one record after another from what has been received."""
+    """A TLS connection that gives OpenSSL one received record at a time."""
 
     _received: ssl.MemoryBIO  # what the event loop has received
     _record: ssl.MemoryBIO  # from which OpenSSL reads

@@ -4,8 +4,8 @@ For a message and its reply, stock Flower builds about forty statements with SQL
 0.2 ms of CPU time each. It reads a message's row up to four times in a transaction. It keeps no index of the
 messages that wait for a node, so it reads all messages when a node asks for its next one.
 
-Here the statements are texts, and a row is read once. `add_index` adds the index. What the methods return,
-store, delete and refuse is as in stock Flower. All functions of this module with a parameter `this` replace
+Here the statements are texts, and a row is read once. `add_index` adds the index. The methods return, store,
+delete and refuse the same as in stock Flower. All functions of this module with a parameter `this` replace
 the methods of the same name of Flower's class SqlLinkState.
 """
 

@@ -13,7 +13,7 @@ A message that a client has received is kept until it expires, because the Serve
 how long clients take.
 
 A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
-kept until it expires, and its arrival lets this module delete what has expired.
+kept until it expires. The first such message of a round makes this module delete expired messages.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _round_of(group_id: str) -> int | None:
 
 
 def _begun_by(group_id: str) -> int | None:
-    """Return the round that has begun if a message has this `group_id`; None: the message does not tell."""
+    """Return the round whose beginning a message with this `group_id` shows; None if it shows none."""
     buffered = _BUFFERED.fullmatch(group_id)
     return int(buffered[1]) if buffered else _round_of(group_id)
 

@@ -1,4 +1,4 @@
-"""How SQLite writes the file of the SuperLink's database: less often, and nothing for deleted objects.
+"""SQLite settings of the SuperLink's database, with which a round writes much less to the disk.
 
 A round writes each client's model into the database and deletes it again. In a write-ahead log (WAL), SQLite
 copies changed pages into the database's file after every 4 MB, and waits for the disk twice. Here it copies

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 AMONG = "IN (SELECT value FROM json_each(?))"  # the parameter is a list, as `listed` returns it
-_KEY = "cohort_execute"  # under which a session keeps its function
+_KEY = "cohort_execute"  # the key under which a session keeps its function
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Times as the SuperLink's database holds them, for statements that are not built by SQLAlchemy."""
+"""Converts times to the form in which the SuperLink's database holds them, for fixed SQL statements."""
 
 from __future__ import annotations
 
