@@ -3,15 +3,15 @@
 ``cohort bench disturbed [--rounds 200] [--seeds 5] [--clients 20] [--kills 10] [--selector NAME] [--json]``
 
 The disturbed federation runs on a cluster of processes, as `cohort up` starts it, with the ClientApp of
-`benchmarks.faulty`. 10 % of all clients lie in every round. A selected honest client fails in a round with
-probability 30 %: it raises an exception, dies, or replies too late. The ServerApp is killed with SIGKILL at
-random moments, and resumed each time.
+`benchmarks.faulty`. Every tenth client is a liar: it lies in each of its answers. A selected honest
+client fails in a round with probability 30 %: it raises an exception, dies, or replies too late. The
+ServerApp is killed with SIGKILL at random moments, and resumed each time.
 
 The undisturbed federation consists of the honest clients alone, with the same samples. It runs in one process
 without a network, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
 
-The table shows the test accuracy of the disturbed federation minus that of the undisturbed federation, in
-percentage points. "difference" compares the final models. "last tenth" compares the mean accuracies over the
+Two columns of the table show the test accuracy of the disturbed federation minus that of the undisturbed
+federation, in percentage points. "difference" compares the final models. "last tenth" compares the mean accuracies over the
 last tenth of the rounds, which vary less between seeds.
 """
 

@@ -51,12 +51,13 @@ def run_experiments(
     known : Mapping[str, Experiment]
         The experiments to choose from, by name.
     names : list of str or None
-        Names of the experiments to run. Without names, all known experiments run whose data file is there;
-        without a GPU, those that need one are skipped.
+        Names of the experiments to run. Without names, all known experiments run, except those whose
+        data file is missing, and those that need a GPU if there is none.
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
-        Whether to write the data files of ``results/``, too. Seeds that other code ran are repeated.
+        Whether to write the data files of ``results/``, too. Seeds whose result came from
+        other code of the experiment are run again.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 
@@ -109,7 +110,9 @@ def run_experiments(
         except OSError as error:
             _fail(str(error))
         except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on after the finished seeds", err=True)
+            typer.echo(
+                "stopped; the same command (without --fresh) goes on after the finished seeds", err=True
+            )
             sys.exit(130)
     typer.echo(
         f"{len(chosen)} experiments in {time.monotonic() - start:.0f} s; tables and figures: {out}", err=True

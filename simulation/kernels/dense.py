@@ -5,8 +5,8 @@ is. These calls multiply inputs (G, b, in) by weights (G, in, out), which hold o
 models and mini-batches of a chunk fit into the cache of a core and stay there for all steps. If the model is
 large, a chunk is one client.
 
-If a model of one layer takes a single step without control variates, the updates are stored as two factors,
-the inputs and the errors. Their product, which would be as large as one model per client, is not computed.
+If the model has one layer, and every client takes a single step without control variates, the updates are
+stored as two factors, the inputs and the errors. Their product, which would be as large as one model per client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,8 +117,9 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            # `train` uses another computation, with other rounding, if all its clients take one step. A
-            # smaller chunk could hold only such clients, so all clients are one chunk.
+            # If all clients of a call take one step, `train` stores factors, which are rounded differently.
+            # A smaller chunk could have only such clients, and the result would depend on the chunks. So all
+            # clients are one chunk.
             return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 

@@ -81,19 +81,21 @@ class Guard:
       number.
 
     The allowed distance below the centre is 5/3 times as large for a client that has sent only one reply. It
-    is half as large for a client that would be quarantined for its next offence.
+    is half as large for a client that already has `strikes` - 1 offences in its last `memory` replies.
 
-    A standard deviation above 0.23 is replaced by 0.23. While few clients are known, liars may be many of
-    them, because liars may be drawn often. Their agreements would increase the standard deviation. There is
+    A standard deviation above 0.23 is replaced by 0.23. Early in a run few clients are known, and liars
+    may be a large part of them, because a selector may draw liars often. Their agreements would then inflate
+    the standard deviation, and so hide them. There is
     one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
     known clients too far below the centre.
 
     In buffered rounds, the other clients trained from earlier models. So the false update of a client that
-    answers at once opposes their updates less. Therefore each of 128 remembered updates is compared with the
-    updates of other clients that were trained from the models nearest to its own, also if these updates
-    arrive later (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
-    agreement need only be below 0.42 · (-4/sqrt(D)). This is four standard deviations of the average over
-    many replies.
+    answers at once opposes their updates less. Therefore the guard remembers 128 updates. It compares each
+    with one update of every other client, the one trained from the model nearest to its own. An update that
+    arrives later takes part, too (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
+    agreement need only be below 0.42 · (-4/sqrt(D)). 0.42/sqrt(D) is the standard deviation of the average
+    of a client's cosines over many replies if directions are random, so this limit, too, is four standard
+    deviations below 0.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two
@@ -134,8 +136,8 @@ class Guard:
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
-    as offences. So one more offence soon quarantines it again, for twice as long, up to `longest_quarantine`
-    rounds. The next quarantine is halved after each reply with a trained
+    as offences. So one more offence, while the older ones still count, quarantines it again for twice as long, up
+    to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
@@ -355,10 +357,10 @@ class Guard:
         self._resting = np.union1d(still, clients)
 
     def resting(self, round: int) -> Ints:
-        """Return the clients that were drawn more than `draws` times their share, ascending.
+        """Return the clients that were drawn more than `draws` times their fair number, ascending.
 
-        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · share · n
-        times in n rounds, whatever it reports.
+        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T
+        times in T rounds, whatever it reports. e is its fair number of draws in a round.
         """
         return self._resting[self._rests_until[self._resting] > round]
 

@@ -73,9 +73,9 @@ class Selector(ABC):
     """True if selections and weights depend on no quantity that is computed from clients' data during the
     run. Sizes, groups and constants that are given beforehand count as public."""
     equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
-    """When each draw may count as one vote of equal weight, which a median of the replies requires. "with
-    replacement": only if the setting `replacement` is True. "never": weights correct for unequal
-    probabilities."""
+    """When each draw may count as one vote of equal weight, which server strategies that see single
+    replies require. "with replacement": only if the setting `replacement` is True. "never": weights correct
+    for unequal probabilities."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` is then a statement about E[sum_m c_m parts_m u_m] for each

@@ -21,7 +21,8 @@ class LSTM(nn.Module):
     """One layer of long short-term memory. It is written out here, since `torch.func` cannot map torch's own.
 
     The rows of ``gates`` are those of the input gate, the forget gate, the cell and the output gate. As in
-    TensorFlow's cell, which LEAF uses, there is one bias, and 1 is added to the forget gate's.
+    TensorFlow's cell, which LEAF uses, there is one bias vector (torch's LSTM has
+    two), and 1 is added to its part for the forget gate.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -55,7 +56,8 @@ class _Last(nn.Module):
 class NextCharacter(Network):
     """An embedding of 8 numbers per character, two layers of 256 LSTM units, and one output per character.
 
-    From Caldas et al. 2018 (LEAF), as in McMahan et al. 2017. Inputs are rows of the numbers of characters.
+    From Caldas et al. 2018 (LEAF), as in McMahan et al. 2017. Each input is a row of
+    numbers, one per character.
 
     Parameters
     ----------

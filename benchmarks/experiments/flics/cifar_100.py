@@ -4,14 +4,14 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", section IV. The data were not available here, so this experiment has no results yet.
 
 As in the paper, each client draws its samples by a sparse multinomial distribution over the 20 coarse labels,
-and the coarse label with the largest probability is its group. The distribution is Dir(0.1), and there are
-500 clients with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021, to which the paper
-refers. (There the fine labels follow a second Dirichlet distribution, and images are cropped and flipped;
-here fine labels are uniform, and images are whole.) The paper does not give the groups' weights p: here they
-are the shares of the clients, and the table has the plain mean over the groups. The paper has 10,000 rounds,
-and its appendix, which we do not have, has the parameters of the processes. In ours, groups of about 25
-clients have 1 to 20 available ones on average (uniform: 4 to 20). In `table_1` they have 1 to 100 (uniform: 4
-to 100).
+and the coarse label with the largest probability is its group. Each client's distribution is drawn from
+Dir(0.1), and there are 500 clients with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021,
+to which the paper refers. (There the fine labels follow a second Dirichlet distribution, and images are
+cropped and flipped; here fine labels are uniform, and images are whole.) The paper does not give the groups'
+weights p: here a group's weight is its share of the clients. The accuracy in the table is the unweighted mean
+over the groups. The paper has 10,000 rounds, and its appendix, which we do not have, has the parameters of
+the processes. We chose them: a group has about 25 clients, and the mean number of available ones is 1 in the
+first group (uniform: 4) and rises geometrically to 20 in the last. In `table_1` it rises to 100.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
     coarse = coarse_labels()[halves.test.labels]
     found = [np.flatnonzero(coarse == label) for label in range(len(COARSE))]
     if min(map(len, found)) == 0:
-        raise ValueError(f"{path}: y_test lacks labels: must have one of each of the 20 coarse labels")
+        raise ValueError(f"{path}: y_test lacks labels: must have a sample of each of the 20 coarse labels")
     tests = [halves.test.take(rows[:2] if quick else rows) for rows in found]
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {}
@@ -215,16 +215,16 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
 EXPERIMENTS = (
     Experiment(
         name="flics-cifar100",
-        title="Table I on CIFAR-100, ResNet-18: best accuracy, %, and that of the worst group",
+        title="Table I on CIFAR-100, ResNet-18: best mean accuracy, %, and the worst group's at the end",
         source=f"{PAPER}, Table I (CIFAR100)",
         run=partial(run),
         seeds=1,
         claim="(uniform, Poisson, cyclic) FedAvg 56.2 / 53.8 / 53.1, Naive 55.8 / 55.0 / 49.6, FLICS-AVG "
         "57.0 / 57.1 / 56.9, FedAdam 55.7 / 53.7 / 53.5, FLICS-ADAM 56.9 / 56.6 / 56.0.",
         note="500 clients with 100 samples each in up to 20 groups, 10 a round, 5 steps in batches of 20, "
-        "rate 0.1, Adam's 0.01, 10,000 rounds; the accuracy is measured every 100 rounds, and the last "
-        "twentieth of the measurements gives the worst group. Images are neither cropped nor flipped. A "
-        "group has the weight of its clients. "
+        "rate 0.1, Adam's 0.01, 10,000 rounds; the accuracy is measured every 100 rounds. Worst group: "
+        "each group's mean over the last twentieth of the measurements, and of these the lowest. Images are "
+        "neither cropped nor flipped. A group's weight is its share of the clients. "
         "The number of clients a round, the steps, the rates and the processes' parameters are ours: groups "
         "have 1 to 20 clients available on average (uniform: 4 to 20), where flics-synthetic has 1 to 100 "
         "(uniform: 4 to 100). This needs a GPU. The data could not be had here, so there are "
