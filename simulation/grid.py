@@ -95,7 +95,7 @@ class InProcessGrid(Grid):
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
     reply is available at once. In two cases, the reply is Flower's error 3: if a message is not handled
     within its ttl, or if its reply is not pulled within the ttl and another message is pushed after that. If
-    the node of a message has left, the SuperLink replies with error 5.
+    the node of a message has left, the reply is the SuperLink's error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
@@ -307,7 +307,7 @@ class InProcessGrid(Grid):
 
     @property
     def availability_round(self) -> int:
-        """The current round of the availability, from ``first_round``."""
+        """The current round of the availability, at least ``first_round``."""
         passed = (self.clock.monotonic() - self._began) / self.round_length
         return self._first_round + int(passed + 1e-9)  # sums of seconds have rounding errors
 

@@ -62,7 +62,7 @@ class LazyArray(Array):
 
     @property
     def num_bytes(self) -> int:
-        """The length of `data`, which is not serialised for this."""
+        """The length of `data`, computed without serialising the array."""
         values: NDArray[Any] | None = self.__dict__["_values"]
         if values is None or not values.flags.c_contiguous:
             return len(self.data)

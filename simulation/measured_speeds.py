@@ -35,7 +35,7 @@ class DeviceSpeeds(NamedTuple):
         samples : float
             The samples that a client trains on in a round: steps × batch size, >= 0.
         megabytes : float
-            What a client receives and sends in a round, in units of 10^6 bytes, >= 0.
+            The data that a client receives and sends in a round, in units of 10^6 bytes, >= 0.
         """
         found: Floats = PASSES * samples * self.milliseconds / 1000 + megabytes * 8000 / self.kilobits
         return found
@@ -61,7 +61,7 @@ class DeviceSpeeds(NamedTuple):
 
 
 def read_device_speeds(path: str | Path) -> DeviceSpeeds:
-    """Read devices' speeds: a JSON object with an object for each device, by the name of the device.
+    """Read devices' speeds: a JSON object that maps the name of each device to an object.
 
     The object of a device has ``computation``, in milliseconds for one sample, and ``communication``, in
     kilobits a second; both > 0. All other entries are ignored.
@@ -69,7 +69,7 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     Returns
     -------
     DeviceSpeeds
-        Devices in the order of their names, or in the order of the numbers if all names are whole numbers.
+        Devices in the order of their names, or in numerical order if all names are whole numbers.
 
     Raises
     ------

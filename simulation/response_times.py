@@ -19,7 +19,7 @@ class ResponseTimes:
     """Each client's time for a round: ``median · work_m · slowness_m · jitter_m(round)``, or infinite.
 
     ``slowness`` is fixed for each client. ``jitter`` is drawn anew in each round. Both have the median 1. A
-    time is a function of (seed, round, client). The number of clients and the selection do not change it.
+    time is a function of (seed, round, client). It does not depend on the number of clients or the selection.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def arrivals(
 
 
 def _waited(seconds: Floats, end: float, wait: Wait) -> float:
-    """Let ``wait`` learn of each reply in turn; return how many seconds the round waits, at most ``end``."""
+    """Report each reply in turn to ``wait``; return how many seconds the round waits, at most ``end``."""
     now = 0.0
     for position in np.argsort(seconds, kind="stable").tolist():
         if seconds[position] > min(end, wait.end()):

@@ -4,8 +4,8 @@ The setting ``data-dir`` is a path. If the setting is empty, the environment var
 The path leads to one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
-  ``natural``, users_train (n,), the user who made each sample; users_test is optional (x of Sent140 is
-  float32);
+  ``natural``, users_train (n,), the user who made each sample; users_test is optional; the inputs of Sent140
+  are float32;
 - a folder that contains such a file as ``NAME.npz``;
 - a folder that contains a folder ``NAME/``. It holds the files of MNIST's own format
   (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub, which
@@ -69,19 +69,20 @@ DESCRIPTIONS = {
     "mnist": Description((1, 28, 28), 10, Hub("ylecun/mnist")),
     "fashion-mnist": Description((1, 28, 28), 10, Hub("zalando-datasets/fashion_mnist")),
     "kmnist": Description((1, 28, 28), 10, Hub("tanganke/kmnist")),
-    # The ten digits of EMNIST (Cohen et al. 2017), in its split of MNIST's size.
+    # The ten digits of EMNIST (Cohen et al. 2017), in the split that is as large as MNIST.
     "emnist": Description((1, 28, 28), 10, Hub("tanganke/emnist_mnist")),
     "cifar10": Description((3, 32, 32), 10, Hub("uoft-cs/cifar10", image="img")),
     "cifar100": Description((3, 32, 32), 100, Hub("uoft-cs/cifar100", image="img", label="fine_label")),
-    # The others are from LEAF (Caldas et al. 2018). FEMNIST: 62 characters, a user is a writer, a tenth of
-    # the samples are held out. CelebA: whether a celebrity smiles, a user is a celebrity, images are scaled
-    # to 84 x 84.
+    # The following data sets are from LEAF (Caldas et al. 2018). FEMNIST: the classes are 62 characters, a
+    # user is a writer, a tenth of the samples are held out. CelebA: the class is whether a celebrity smiles,
+    # a user is a celebrity, images are scaled to 84 x 84.
     "femnist": Description(
         (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
     ),
     "celeba": Description((3, 84, 84), 2, Hub("flwrlabs/celeba", label="Smiling", user="celeb_id")),
-    # Shakespeare: the character that follows a text of 80, a user is a role of a play. Sent140: whether a
-    # tweet is positive, a user is an account, a sample is the mean of its words' vectors.
+    # Shakespeare: the class is the character that follows a text of 80 characters, a user is a role of a
+    # play. Sent140: the class is whether a tweet is positive, a user is an account, a sample is the mean of
+    # the vectors of the tweet's words.
     "shakespeare": Description(
         (leaf.LENGTH,),
         len(leaf.CHARACTERS),
@@ -213,9 +214,9 @@ def load(name: str, data_dir: str = "") -> Halves:
 
 
 def files(name: str, data_dir: str = "") -> list[Path]:
-    """Return the files from which `load` reads a data set; none if it needs no file or downloads the data.
+    """Return the files from which `load` reads a data set; none if it needs no file or is downloaded.
 
-    The files need not hold the data set: `load` checks them.
+    The content of the files is not checked here; `load` checks it.
     """
     where = data_dir or os.environ.get(VARIABLE, "")
     if name == "digits" or not where:

@@ -108,7 +108,7 @@ def numbers_of(text: Any) -> NDArray[np.uint8]:
     Raises
     ------
     ValueError
-        If ``text`` is anything else. The message says what is allowed.
+        If ``text`` is not a text of 80 characters. The message says what is allowed.
     """
     if not isinstance(text, str) or len(text) != LENGTH:
         raise ValueError(f"must be a text of {LENGTH} characters")
@@ -122,7 +122,7 @@ def number_of(character: Any) -> int:
     Raises
     ------
     ValueError
-        If ``character`` is anything else. The message says what is allowed.
+        If ``character`` is not a single character. The message says what is allowed.
     """
     if not isinstance(character, str) or len(character) != 1:
         raise ValueError("must be one character")
@@ -168,7 +168,7 @@ def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], in
 
 
 def _users(file: Path) -> Iterable[tuple[str, dict[str, list[Any]]]]:
-    """Yield the users of a file, and of each the checked lists x and y."""
+    """Yield each user of a file with the user's checked lists x and y."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:

@@ -447,7 +447,7 @@ def parse(text: str) -> tuple[str, int | float | None]:
     ------
     ValueError
         If the name is unknown, or if the number is missing, not allowed or not above 0. The message does not
-        name the setting; the caller adds it.
+        name the setting; the caller adds the setting's name.
     """
     name, colon, number = text.partition(":")
     if name not in FORMS:

@@ -30,8 +30,8 @@ class _Row(NamedTuple):
 
 # The learning rates on MNIST and its relatives are measured on MNIST. Most others are from papers: those of
 # FEMNIST and CelebA from DELTA (appendix H.2), that of Sent140 from Power-of-Choice (appendix F), that of
-# Shakespeare from LEAF. CIFAR-10's is a tenth of Power-of-Choice's, whose mini-batches have 128 samples.
-# CIFAR-100's is a guess.
+# Shakespeare from LEAF. The rate of CIFAR-10 is a tenth of the rate in Power-of-Choice, whose mini-batches
+# have 128 samples. The rate of CIFAR-100 is a guess.
 _TASKS: dict[str, _Row] = {
     "digits": _Row(_SOFTMAX, "digits", 0.5),
     "digits-mlp": _Row(_MLP, "digits", 0.5, {"hidden": (32,)}),

@@ -53,7 +53,7 @@ class Availability(ABC):
         return self._available(round)
 
     def num_registered(self, round: int) -> int:
-        """Return how many clients are registered in a round; they have the lowest indexes."""
+        """Return how many clients are registered in a round. Registered clients have the lowest indexes."""
         return self.num_clients
 
     @abstractmethod

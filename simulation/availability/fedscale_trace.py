@@ -14,11 +14,11 @@ import numpy as np
 from strategies.numerics.arrays import Floats
 
 _PERIODS = 1000
-"""The largest allowed ratio of two devices' periods. With a larger ratio, rows could fill the memory."""
+"""The largest allowed ratio of two devices' periods. Above it, repeated rows could fill the memory."""
 
 
 def read_fedscale_trace(path: str | Path) -> Floats:
-    """Read a behaviour trace: a JSON object with an object for each device, by the name of the device.
+    """Read a behaviour trace: a JSON object that maps the name of each device to an object.
 
     The object of a device has these entries; all other entries are ignored:
 
@@ -32,9 +32,9 @@ def read_fedscale_trace(path: str | Path) -> Floats:
     Returns
     -------
     ndarray, shape (R, 3)
-        (device, start, end) in seconds, as from `trace_file.read_trace`. Devices are numbered in the order of
-        their names, or in the order of the numbers if all names are whole numbers. A device that is never
-        available has one row, which ends when it starts.
+        (device, start, end) in seconds, in the form that `trace_file.read_trace` returns. Devices are
+        numbered in the order of their names, or in numerical order if all names are whole numbers. A device
+        that is never available has one row, whose end equals its start.
 
     Raises
     ------

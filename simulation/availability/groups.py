@@ -1,4 +1,4 @@
-"""The number of available clients of each group, as in the FLICS paper (Ribero, Vikalo, de Veciana, IV-B)."""
+"""Draws how many clients of each group are available (FLICS paper: Ribero, Vikalo, de Veciana, IV-B)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> 
 def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
     """Return (T, G) Poisson counts whose means are ``means`` (G,) by day, and in reverse order by night.
 
-    It is day in rounds 1, 3, ..., and night in rounds 2, 4, .... (In the paper it is day in even rounds.
-    Since the means of the night are those of the day in reverse order, this is the same as numbering the
-    groups in reverse order.) The first of the T rounds is round ``first`` + 1.
+    It is day in rounds 1, 3, ..., and night in rounds 2, 4, .... (In the paper, day is in even rounds. The
+    paper's process is this one with the groups numbered in reverse order.) The first of the T rounds is round
+    ``first`` + 1.
     """
     night = (first + np.arange(num_rounds)) % 2 == 1
     counts: Ints = rng.poisson(np.where(night[:, None], means[::-1], means))
@@ -84,7 +84,7 @@ class Members:
         return self._order[self._ends[group - 1] if group else 0 : self._ends[group]]
 
     def draw(self, counts: Ints, rng: np.random.Generator) -> Ints:
-        """Draw ``counts`` (G,) clients of each group, at most the whole group; return them ascending."""
+        """Draw ``counts`` (G,) clients of each group, at most the whole group; return the sorted indexes."""
         keys = rng.random(self._order.size)
         drawn = []
         for group, count in enumerate(counts.tolist()):
@@ -97,7 +97,7 @@ class Members:
 
 
 class _Awake(Markov):
-    """Which groups are awake. These draws have a random stream of their own."""
+    """Draws which groups are awake, from a random stream of its own."""
 
     purpose = "awake"
 
@@ -155,7 +155,7 @@ class GroupCounts(Availability):
             raise ValueError(f"stay = {stay}: must be in [0.5, 1)")
         self.process = process
         self._members = Members(given, self.means.size)
-        # A group that draws its state anew with probability 2(1 - stay) changes with probability 1 - stay.
+        # A group draws its state anew with probability 2(1 - stay). Half of these draws change the state.
         self._awake = _Awake(self.means.size, seed, rates=0.5, memory=2 * stay - 1)
         self._orders: list[Ints] | None = None
         if not returning:

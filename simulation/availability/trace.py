@@ -103,7 +103,7 @@ class Trace(Availability):
 
 
 def _parts(values: Floats, parts: int) -> Ints:
-    """Return (M,) each client's part, 0 to ``parts`` - 1: by the mean rank of all clients with its value."""
+    """Return (M,) each client's part, 0 to ``parts`` - 1, by its rank. Equal values have their mean rank."""
     _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - counts / 2
     part_of: Ints = np.floor(parts * middles / values.size).astype(np.int64)[same]

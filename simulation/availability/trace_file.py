@@ -29,8 +29,8 @@ def read_trace(path: str | Path) -> Floats:
     Returns
     -------
     ndarray, shape (R, 3)
-        (client, start, end). Clients are numbered in the order of their names, or in the order of the
-        numbers if all names are whole numbers.
+        (client, start, end). Clients are numbered in the order of their names, or in numerical order if all
+        names are whole numbers.
 
     Raises
     ------

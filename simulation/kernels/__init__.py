@@ -1,8 +1,8 @@
 """Kernels, which train many clients in one call, all from the same model.
 
 Softmax regression and perceptrons have kernels in NumPy. Other networks have a kernel that uses `torch.func`.
-Clients train on the mini-batches of their ClientApps, and the results equal those of the ClientApps up to
-rounding.
+A client trains on the same mini-batches as its ClientApp would, so the results equal those of the ClientApp
+up to rounding.
 """
 
 import sys

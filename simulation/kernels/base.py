@@ -145,8 +145,8 @@ class Kernel(ABC):
 def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
     """Divide clients into chunks that can be trained together; return the positions of each chunk's clients.
 
-    Each client is in one chunk. The sorted clients are cut greedily into chunks. So a call with only the
-    clients of some of these chunks, in the same order, returns these chunks again.
+    Each client is in one chunk. Clients are sorted by steps, then by widths, and cut greedily into chunks. So
+    a call with only the clients of some of these chunks, in the same order, returns these chunks again.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class StackedUpdates(ClientUpdates):
         return {name: array + moves[name] for name, array in self._arrays.items()}
 
 
-_BLOCK = 16384  # numbers summed in float32; the sums of blocks are added in float64
+_BLOCK = 16384  # numbers in a block: each block is summed in float32, and the sums of blocks in float64
 
 
 def squared_norm(row: Floats32) -> float:

@@ -6,7 +6,8 @@ models and mini-batches of a chunk fit into the cache of a core and stay there f
 large, a chunk is one client.
 
 If the model has one layer, and every client takes a single step without control variates, the updates are
-stored as two factors, the inputs and the errors. Their product, which would be as large as one model per client, is not computed.
+stored as two factors, the inputs and the errors. Their product, which would be as large as one model per
+client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,9 +118,9 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            # If all clients of a call take one step, `train` stores factors, which are rounded differently.
-            # A smaller chunk could have only such clients, and the result would depend on the chunks. So all
-            # clients are one chunk.
+            # If all clients of a call take one step, `train` stores factors, which round differently than
+            # updates do. A smaller chunk could have only clients with one step, and then the result would
+            # depend on the chunks. So all clients are one chunk.
             return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 

@@ -1,4 +1,4 @@
-"""Speeds up large torch models on a GPU: CUDA graphs, faster gradients, updates that stay in its memory."""
+"""Speeds up large torch models on a GPU: CUDA graphs, faster gradients, updates kept in the GPU's memory."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class UpdatesOnGPU(ClientUpdates):
 
 
 class Replayed:
-    """A step of one client as a CUDA graph, which a GPU repeats by itself.
+    """A step of one client as a CUDA graph, which the GPU repeats without the CPU.
 
-    A step of a large network consists of hundreds of kernels. The CPU needs more time to start them than the
-    GPU needs to run them. A call overwrites the result of the previous call.
+    A step of a large network consists of hundreds of CUDA kernels. The CPU needs more time to start them than
+    the GPU needs to run them. A call overwrites the result of the previous call.
     """
 
     def __init__(self, step: Step, models: dict[str, Tensor], batch: Sequence[Tensor]) -> None:
@@ -58,7 +58,7 @@ class Replayed:
         apart.wait_stream(before)
         with InputGradients():  # type: ignore[no-untyped-call]
             with torch.cuda.stream(apart):
-                step(self._models, *self._batch)  # loads the kernels, which is impossible during a recording
+                step(self._models, *self._batch)  # loads CUDA kernels, which is impossible in a recording
             before.wait_stream(apart)
             with torch.cuda.graph(self._graph):
                 self._result = step(self._models, *self._batch)
@@ -74,8 +74,9 @@ class Replayed:
 class InputGradients(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes the gradient of a convolution's inputs as a convolution of the gradient of its outputs.
 
-    The filters of this second convolution are those of the first, rotated by 180 degrees. It replaces cuDNN's
-    deterministic algorithm, which takes several times as long, if strides, dilations and groups are 1.
+    The filters of this second convolution are those of the first, rotated by 180 degrees. If strides,
+    dilations and groups are 1, it replaces cuDNN's deterministic algorithm, which takes several times as
+    long.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,7 +95,7 @@ class InputGradients(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _fetched(tensor: Tensor) -> Floats32:
-    """Return a copy in page-locked memory, into which a GPU copies many times faster."""
+    """Return a copy in page-locked memory; a GPU copies into it many times faster than into other memory."""
     found = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     array: Floats32 = found.copy_(tensor).numpy()
     return array

@@ -35,7 +35,7 @@ class Attendance:
     data : FederatedData
         The samples of all clients, and their groups.
     per_client : mapping of str to ndarray, shape (M,)
-        What the selector gets for each client that joins, see `Selector.add_clients`.
+        By name, the arrays whose entries the selector gets when a client joins, see `Selector.add_clients`.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Attendance:
         Raises
         ------
         ValueError
-            If no client meets them, or they name a tag or a property other than ``group``.
+            If no client meets the conditions, or they name a tag or a property other than ``group``.
         """
         assert self._conditions_of is not None
         conditions = self._conditions_of(number)

@@ -61,8 +61,9 @@ class BufferedRounds:
     ) -> None:
         self._data, self._kernel, self._logic, self._buffer = data, kernel, logic, buffer
         self._response_times, self._deadline, self._plan_of = response_times, deadline, plan_of
-        # Client in flight -> (simulated time in s at which it replies or is given up, seconds until its
-        # reply, infinite if longer than the deadline). Clients are in the order in which they were asked.
+        # Client in flight -> (simulated time in s at which it replies or is given up, seconds from the
+        # request to the reply, infinite if longer than the deadline). Clients are in the order in which they
+        # were asked.
         self._in_flight: dict[int, tuple[float, float]] = {}
         # Round -> the model from which the clients that were asked in this round train.
         self._models: dict[int, Arrays] = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Polls:
-    """Computes what clients would report. It keeps nothing between rounds.
+    """Computes the numbers that clients would report. Keeps no state between rounds.
 
     Parameters
     ----------

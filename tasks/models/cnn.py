@@ -51,8 +51,9 @@ def _faces(num_classes: int) -> list[nn.Module]:
     """Return LEAF's network for CelebA, for 84 x 84 colour pixels.
 
     The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm
-    (Hsieh et al. 2020). The running statistics of batch norm are not parameters. Those of a client whose
-    samples are all of one class would not fit the samples of other clients.
+    (Hsieh et al. 2020). The running statistics of batch norm are not parameters, so they would not be
+    averaged. The statistics of a client whose samples are all of one class would not fit the samples of other
+    clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):

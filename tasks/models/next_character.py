@@ -18,11 +18,11 @@ class _Embed(nn.Embedding):
 
 
 class LSTM(nn.Module):
-    """One layer of long short-term memory. It is written out here, since `torch.func` cannot map torch's own.
+    """One layer of long short-term memory, written out here, since `torch.func` cannot map torch's own LSTM.
 
     The rows of ``gates`` are those of the input gate, the forget gate, the cell and the output gate. As in
-    TensorFlow's cell, which LEAF uses, there is one bias vector (torch's LSTM has
-    two), and 1 is added to its part for the forget gate.
+    TensorFlow's cell, which LEAF uses, there is one bias vector (torch's LSTM has two), and 1 is added to the
+    forget gate's part of this vector.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:

@@ -1,4 +1,4 @@
-"""The ClientApp. It is `ReportingClientApp`, so that the server knows data sizes before round 1."""
+"""The ClientApp: a `ReportingClientApp`, so that the server knows data sizes before round 1."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr_cohort import Report, ReportingClientApp
@@ -11,7 +11,7 @@ def _data(context: Context):
 
 
 def report(context: Context) -> Report:
-    """Tell the server who this client is, and how much data it holds."""
+    """Return this client's identity and data size, for the server."""
     number = context.node_config["partition-id"]
     return Report(client_id=f"client-{number}", num_examples=len(_data(context)[1]))
 
