@@ -4,8 +4,9 @@
 
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
-the device; the simulator copies mini-batches to it, and from it the updates of small models or the sum of
-those of large ones, since selectors and server strategies are in NumPy. Both compute in float32 without TF32.
+the device. The simulator copies mini-batches to the device. Since selectors and server strategies are in
+NumPy, it copies back the updates of a small model, or the sum of the updates of a large model. Both engines
+compute in float32 without TF32.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def measure(names: Sequence[str], device: str, seconds: float) -> list[Row]:
         data = federation(case)
         running = {engine: start(case, data, device) for engine, start in ENGINES.items()}
         for rounds in running.values():
-            next(rounds), next(rounds)  # the first rounds compile kernels and take memory
+            next(rounds), next(rounds)  # the first rounds compile code and take memory
         times: dict[str, list[float]] = {engine: [] for engine in ENGINES}
         for _ in range(BLOCKS):
             for engine, rounds in running.items():

@@ -10,8 +10,8 @@ features. So the table shows the cost of everything else.
 - ``simulator``: `simulation.Simulator`. Its clients are rows of arrays.
 - ``grid``: `strategies.SelectionStrategy` on the in-process Grid, with the history that the ServerApp writes.
   The clients are nodes, whose status is not asked. The row "nodes" is the time in which the Grid lists the
-  nodes, as Flower's SuperLink does. This cannot be avoided: a strategy has no other way to learn which nodes
-  are online.
+  nodes, as Flower's SuperLink does. This cost cannot be avoided: a strategy has no other way to learn which
+  nodes are online.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
 in a process of its own. The times are CPU time, the median over the rounds, without round 1. A part does not
@@ -77,7 +77,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._inner: list[float] = []  # for each measured method that runs: the time of those it has called
+        self._inner: list[float] = []  # for each running measured method: the time of its measured callees
 
     def measure(self, part: str, owner: Any, *methods: str) -> None:
         """Count the time of methods of a class or an object as time of ``part``."""
@@ -100,7 +100,7 @@ class Parts:
 
 
 def measure(path: str, selector: str, m: int, rounds: int) -> Column:
-    """Run round 1 and ``rounds`` more rounds, and measure the latter. Call this in a process of its own."""
+    """Run round 1, then measure ``rounds`` more rounds. Call this in a process of its own."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     parts = Parts()
     parts.measure("availability", Availability, "available")
@@ -145,7 +145,7 @@ def _recording(selector: str, rounds: int, folder: Path) -> Recording:
 
 
 class _Changing(Markov):
-    """All clients are available in round 1, and are registered then; a tenth changes in each later round."""
+    """All clients are registered and available in round 1. In each later round, a tenth come or go."""
 
     def __init__(self, num_clients: int) -> None:
         super().__init__(num_clients, rates=0.5, memory=MEMORY)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the log lines of Flower's strategies, which would write some in each of thousands of rounds."""
+    """Suppress the lines that Flower's strategies log in each round: a simulation has thousands of rounds."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))

@@ -2,8 +2,9 @@
 
 ``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
 
-The streams are those of `benchmarks.experiments.forecast.streams`. A selector draws a log of each stream, and
-the log is studied as `cohort advise` does. There are two truths:
+The streams are those of `benchmarks.experiments.forecast.streams`. A selector plays each stream, and the log
+records its draws and the drawn norms. The log is studied as `cohort advise` studies a run. There are two
+truths:
 
 - The truth of an interval is the variance with the replayed probabilities, relative to uniform sampling. It
   is computed from the norms of all clients. 95 % of the intervals should hold it.
@@ -11,8 +12,8 @@ the log is studied as `cohort advise` does. There are two truths:
   advice is right if the advised selector's variance is at most 5 % larger than the smallest of all, and wrong
   otherwise. If no selector is advised, the advice is neither right nor wrong.
 
-The difference between the two truths is the error of the approximation. It is given as the median over the
-seeds of ``|log(replayed / own)|``.
+The difference between the two truths is the error of replaying a selector instead of letting it draw. It is
+given as the median over the seeds of ``|log(replayed / own)|``.
 
 The table of a log has a line for each stream, and the last line sums up all streams. Each seed runs in a
 process of its own.
@@ -99,7 +100,7 @@ def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, floa
 
 
 def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
-    """Draw a log of a stream, and return what it says, and (S,) the truth of the replays."""
+    """Draw a log of a stream; return its evidence, and (S,) the true variances of replayed probabilities."""
     logger = new(log, stream, setting, seed)
     nobody = np.empty(0, dtype=np.int64)
     rounds = []

@@ -26,7 +26,7 @@ from strategies.rounds.replies import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
 AWAY = "error "  # how the failure of a device that is not connected begins, in the record of a round
-SETTLE = 10.0  # s after the last round until the devices must know what became of their messages
+SETTLE = 10.0  # s after the last round until the devices must have answered or abandoned their messages
 FLOAT = 4  # bytes of a number in the model
 CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
 PYPROJECT = """

@@ -1,4 +1,4 @@
-"""What `cohort bench papers` and `cohort bench selectors` do: run experiments, write tables and figures."""
+"""Implements `cohort bench papers` and `cohort bench selectors`: runs experiments, writes their tables."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def run_experiments(
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
-        Whether to write the data files of ``results/``, too. Seeds whose result came from
-        other code of the experiment are run again.
+        Whether to write the data files of ``results/``, too. Seeds whose result came from another version of
+        the experiment's code are run again.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Band(NamedTuple):
-    """A curve over the seeds.
+    """The mean of a curve over the seeds, and its standard deviation.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Band(NamedTuple):
 
 
 def bands(report: Report) -> dict[str, dict[str, Band]]:
-    """Return the curves of an experiment over its seeds: panel -> line -> band. One seed has no deviation."""
+    """Return an experiment's curves over its seeds: panel -> line -> band. One seed has the deviation 0."""
     outcomes, found = report.outcomes, dict[str, dict[str, Band]]()
     for panel, lines in outcomes[0].curves.items():
         for label, curve in lines.items():

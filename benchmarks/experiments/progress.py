@@ -23,7 +23,7 @@ from benchmarks.experiments.running import Job, Result, Watcher
 class Lines(Watcher):
     """Prints a line for each seed that ran or failed, and for each experiment with kept seeds.
 
-    A kept seed has a result from an earlier run, so that it does not run again.
+    A kept seed has a result from an earlier run, so it does not run again.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Lines(Watcher):
         self._end(f"{job.experiment.name}  seed {job.seed}  {result.seconds:.0f} s of a core")
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Print the number of kept seeds, and how many of them ran with other code."""
+        """Print the number of kept seeds, and how many of them ran with another version of the code."""
         text = f"{experiment.name}  {seeds} of {self._totals[experiment.name]} seeds kept from before"
         if stale:
             text += f", {stale} of them ran with other code (--fresh runs them again)"
@@ -105,7 +105,7 @@ class Bars(Lines):
         self._advance(job.experiment, 1)
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Advance the bars, and print how many kept seeds ran with other code."""
+        """Advance the bars, and print how many kept seeds ran with another version of the code."""
         if stale:
             super().kept(experiment, seeds, stale)
         self._advance(experiment, seeds)

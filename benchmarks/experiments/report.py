@@ -74,9 +74,9 @@ class Experiment:
         runs a small form of the experiment, which takes at most about a minute. `run` must be
         picklable.
     seeds : int
-        Number of seeds, 0 to `seeds` - 1, unless a command names another; a table shows how many there are.
+        Number of seeds, 0 to `seeds` - 1, unless a command names another number. A table shows the number.
     known : Mapping[Cell, str]
-        Results to compare ours with, printed in brackets after them. They are those of an independent
+        Results to compare ours with, printed in brackets after ours. They come from an independent
         implementation, unless `note` has a sentence that begins with "In brackets".
     claim : str
         The result that the paper claims.

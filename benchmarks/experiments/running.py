@@ -201,7 +201,7 @@ def run_all(
     fresh : bool
         Whether to run also the seeds that already have a result.
     current : bool
-        Whether to run also the seeds whose result other code made.
+        Whether to run also the seeds whose result came from another version of the code.
     watcher : Watcher or None
         Listener for progress.
 

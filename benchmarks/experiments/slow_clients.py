@@ -19,16 +19,16 @@ COLUMNS = {
     "worst": ("worst quarter, %", 100),
     "bias": ("bias, %", 100),
 }
-"""A number of `simulated.numbers` -> (its column, the factor of the value)."""
+"""Name of a number in `simulated.numbers` -> (column of the table, factor that multiplies the number)."""
 
 
 def run(name: str, seed: int, quick: bool = False) -> Outcome:
-    """Return the numbers of all methods in the setting `name`. If `quick`, take a tenth of the time."""
+    """Return the numbers of all methods in the setting `name`. If `quick`, simulate a tenth of the time."""
     return _outcome(Federation(SETTINGS[name], seed), quick)
 
 
 def run_mnist(seed: int, path: Path, quick: bool = False) -> Outcome:
-    """Return the numbers of all methods with a perceptron on MNIST. If `quick`, take a tenth of the time."""
+    """Return the numbers of all methods with a perceptron on MNIST; `quick` simulates a tenth of the time."""
     return _outcome(Federation(Setting(task="mnist-mlp"), seed, data_dir=str(path.parent)), quick)
 
 

@@ -19,7 +19,7 @@ def sources_of(experiment: Experiment) -> list[Path]:
 
 
 def digest_of(experiment: Experiment) -> str:
-    """Return the digest of `sources_of`, as it was when the process first asked for it."""
+    """Return the digest of the files in `sources_of`. A process computes it once."""
     return _digest(_module(experiment))
 
 

@@ -5,9 +5,10 @@ The folder ``results/`` at the root of this repository has one JSON file for eac
 - A **recorded** file has the command, the commit, the digest of all sources that the experiment imports
   (comments and docstrings left out), the digest of its data, the date, the machine, and the value of each
   cell and seed.
-- A **measured** file has what a benchmark of time or memory printed, without a digest.
-- A **kept** file has the text of a table from before results were recorded. It has no raw values, and its
-  page says so.
+- A **measured** file has the output of a benchmark. It has a digest only if the benchmark's sources alone
+  decide the output (`recording.REPEATABLE`).
+- A **kept** file has the text of a table from before results were recorded. It has no raw values, as its page
+  states.
 
 Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.md``, by hand:
 

@@ -1,4 +1,4 @@
-"""Compares the data files of results, and their pages, with the code that is here now."""
+"""Compares the data files of results with the present code, and the pages with the data files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Seed(NamedTuple):
 
 
 def write_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[Path]:
-    """Write all pages and figures that differ from what the data files give, and return their paths."""
+    """Write all pages and figures that do not match the data files, and return their paths."""
     written = []
     for file, text in pages(results).items():
         path = docs / file
@@ -162,7 +162,7 @@ def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
 def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
 
-    Returns a text if the output differs; then the data file stays as it is.
+    If the output differs, the returned list has one text, and the data file stays as it is.
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:

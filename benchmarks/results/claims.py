@@ -41,7 +41,7 @@ class Claim:
     cell : Cell
         (row, column) of the claim's subject.
     other : Cell or float
-        What it is compared with: a cell of the same experiment, or a number.
+        The cell of the same experiment, or the number, with which `cell` is compared.
     scale : {"ratio", "difference"}
         Whether the effect is cell / other (the geometric mean over the seeds), or cell - other (the mean).
     side : {"below", "above"}

@@ -1,4 +1,4 @@
-"""What `cohort bench results` does: write the pages, check the results, renew or measure them."""
+"""Implements `cohort bench results`: writes the pages; checks, renews or measures the results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The figures of the pages, drawn from the data files.
 
-A figure's file holds the digest of what it shows, so that a check need not draw it.
+A figure's file holds the digest of the data that the figure shows, so a check need not draw the figure.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ CLAIMS_FIGURE = "claims.png"
 
 
 class Drawn(NamedTuple):
-    """A figure that should be there.
+    """A figure of the pages, with the digest that its file should hold.
 
     Attributes
     ----------
     file : str
         The name of its PNG file.
     digest : str
-        Digest of what it shows.
+        Digest of the data that the figure shows.
     draw : Callable[[Path], None]
-        Draws it.
+        Draws the figure.
     """
 
     file: str
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
     draw: Callable[[Path], None]
 
     def is_current(self, folder: Path) -> bool:
-        """Return whether the file in the folder shows what it should."""
+        """Return whether the file in the folder holds this digest."""
         try:
             return self.digest.encode() in (folder / self.file).read_bytes()
         except FileNotFoundError:

@@ -38,7 +38,7 @@ class Recorded:
     measured : str
         The date, as 2026-11-24.
     command : str
-        What a reader types to repeat it.
+        The command that repeats the experiment.
     commit : str
         The commit of the sources; "+changes" follows it if files of the experiment had changed since.
     sources : str
@@ -55,7 +55,7 @@ class Recorded:
         The values of each cell, length N: row -> column -> values in the order of the seeds.
     curves : Mapping
         The figure: panel -> line -> "x", "mean" and "deviation" over the seeds, at most `POINTS` points of
-        `DIGITS` digits. If the figure's y axis is logarithmic, they are those of log y.
+        `DIGITS` digits. If the figure's y axis is logarithmic, mean and deviation are those of log y.
     renewed : Sequence[Mapping[str, Any]]
         For each time that the digest was renewed: the date, the commit, the digest before, and the seed that
         was rerun and had equal values.
@@ -93,7 +93,7 @@ class Recorded:
         return {(row, column): line[column][at] for row, line in self.rows.items() for column in line}
 
     def report(self, experiment: Experiment) -> Report:
-        """Return the report whose table these values make."""
+        """Return the experiment's report with these values."""
         outcomes = [
             Outcome({cell: _number(value) for cell, value in self.outcome(seed).items()})
             for seed in self.seeds
@@ -103,7 +103,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Measured:
-    """The output of a benchmark: of time or memory, or of a simulation that a command repeats as a whole.
+    """The output of a benchmark of time or memory, or of a simulation that is only rerun as a whole.
 
     Attributes
     ----------

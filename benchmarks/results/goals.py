@@ -44,7 +44,7 @@ class Goal(NamedTuple):
 
 
 def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
-    """Return a function that returns a cell of the first record with the values ``record``."""
+    """Return a function that returns the cell at ``path`` of the first record with the values ``record``."""
 
     def value(output: Sequence[Any]) -> float:
         found = next(each for each in output if all(each[key] == wanted for key, wanted in record.items()))

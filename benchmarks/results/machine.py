@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
 ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")
-"""What must be equal on two machines so that the same sources give the same numbers, bit for bit."""
+"""The entries of `machine` that must be equal on two machines so that they compute the same, bit for bit."""
 
 
 def machine() -> dict[str, Any]:
-    """Return the CPU's model, the number of cores, the GPU's model, and the versions of all that computes.
+    """Return the CPU's model, the number of cores, the GPU's model, and the versions of what computes.
 
-    `vectors` are the CPU's vector instructions that NumPy uses, and `blas` is the library of linear algebra
-    with the kernels that it chose for this CPU.
+    `vectors` are the CPU's vector instructions that NumPy uses. `blas` is the library of linear algebra, and
+    the kind of CPU whose code it runs here.
     """
     numpy: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
     return {

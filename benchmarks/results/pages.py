@@ -42,11 +42,11 @@ class Page:
     benchmarks : Mapping[str, str]
         Data files of benchmarks -> heading.
     group : str
-        The claims of the page.
+        The group of claims (`Claim.group`) that the page shows.
     intro : str
         A paragraph below the heading.
     summary : callable, optional
-        Returns lines of Markdown from all results, which come before the experiments.
+        Returns, from all results, the lines of Markdown that precede the experiments.
     has_goals : bool
         Whether the page has the table of `goals`.
     """
@@ -230,7 +230,7 @@ def _front(findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
 
 
 def _sentences(users: Sequence[Finding]) -> list[str]:
-    """Return what is shown, and what is not, as sentences."""
+    """Return lines of Markdown: which claims are shown, which are not shown, and which are contradicted."""
     found = {
         "Shown:": [each for each in users if each.verdict == "yes"],
         "Not shown with these seeds:": [each for each in users if each.verdict == "not shown"],

@@ -205,7 +205,7 @@ NOTES = {
         "federation: seconds to 90 % of the best accuracy (empty: never), and of a round, with each seed."
     ),
 }
-"""What the columns mean."""
+"""Name of a benchmark -> the note on its table, which explains the columns."""
 
 OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     "advice": _advice,

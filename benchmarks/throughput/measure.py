@@ -203,7 +203,7 @@ def measure(
     Parameters
     ----------
     workload : Workload
-        The workload that they train.
+        The workload that the engines train.
     names : sequence of str
         Names in `ENGINES`.
     seconds : float

@@ -7,9 +7,10 @@ the aggregate is e_t = Σ c_m u_m - Ā_t. The bias relative to the error of one 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
 b is at most 1, and is 1 if all error is bias. If the bias is small, s is the spread (standard deviation) of
-the aggregate. The squared norm of a mean of N errors is about s²/N too large. So ‖E e‖² is estimated as the
-inner product of the mean errors of the first and of the second half of the rounds, which have independent
-draws. The root keeps the sign of the inner product: an unbiased method has values around 0 of both signs.
+the aggregate. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So ‖E e‖² is
+estimated as the inner product of the mean errors of the first and of the second half of the rounds, which
+have independent draws. The root keeps the sign of the inner product: an unbiased method has values around 0
+of both signs.
 
 The sum of the weights varies between buffered steps, and a staleness factor makes it smaller. This changes
 only the length of a step, as a learning rate would. So the weights are first divided by their mean sum.
@@ -103,7 +104,7 @@ def _waiting(federation: Federation, method: Method, selector: Selector) -> Iter
 
 
 def _buffered(federation: Federation, method: Method, selector: Selector) -> Iterator[Step]:
-    """Play buffered rounds, with the bookkeeping of a run."""
+    """Play buffered rounds, with the `RoundLogic` and the buffer of a run."""
     mode = method.mode(federation.setting.per_round)
     assert mode is not None
     logic = RoundLogic(selector, Faults(guard=False, silence=False), mode=mode)
@@ -111,7 +112,7 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
     assert buffer is not None
     draws = generator(federation.seed, 0, "durations")
     now = 0.0
-    flying: list[tuple[float, int, float]] = []  # (when it replies, client, seconds)
+    flying: list[tuple[float, int, float]] = []  # (time of the reply, client, seconds to it)
     for number, here in _rounds(federation):
         buffer.begin(number)
         opened = logic.open(number, here)

@@ -115,7 +115,7 @@ class Federation:
 
     @cached_property
     def difficulty(self) -> Floats:
-        """(M,) the loss on each client's samples of a model that was trained on all samples."""
+        """(M,) the loss on each client's samples, with a model that was trained on all samples."""
         everything = FederatedData(self.data.inputs, self.data.labels, np.array([0, len(self.data.labels)]))
         arrays = self.kernel.initial_arrays(self.seed)
         plan = Plan(self.seed, 1, self.learning_rate, batch_size=64, steps=300)

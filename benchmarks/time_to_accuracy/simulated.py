@@ -55,9 +55,9 @@ ROUNDS_PER_ROUND = 4  # a run may have at most this many buffered rounds for eac
 LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
-"""The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % needs many, and the selector learns from
-every `LEARNED`-th one. The methods in `BIASED` have a larger bias. For them `BIASED_ROUNDS` are enough, and
-the selector learns from each."""
+"""The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % shows only in many rounds. The selector
+learns from every `LEARNED`-th round. The methods in `BIASED` have a larger bias. For them `BIASED_ROUNDS`
+rounds are enough, and the selector learns from each round."""
 
 SETTINGS = {
     "lognormal": Setting(),
@@ -162,7 +162,7 @@ def measure(
     """Return means over the seeds in the named settings: setting -> method -> number of `numbers` -> value.
 
     With two seeds or more, "low" and "high" are the ends of the 95 % interval of "to90_s", "bias_low" and
-    "bias_high" those of "bias". ``quick`` takes a tenth of the time.
+    "bias_high" those of "bias". ``quick`` simulates a tenth of the time.
     """
     found: dict[str, dict[str, Any]] = {}
     seeds, share = list(seeds), 0.1 if quick else 1.0

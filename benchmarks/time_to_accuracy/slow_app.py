@@ -1,7 +1,7 @@
 """The ClientApp of `benchmarks.time_to_accuracy.processes`: this repository's, with clients that are slow.
 
-A client sleeps before it trains. How long is a function of (the run's seed, round, partition), so runs with
-the same seed have the same slow clients.
+A client sleeps before it trains. The length of its sleep is a function of (the run's seed, round, partition),
+so runs with the same seed have the same slow clients.
 """
 
 import time

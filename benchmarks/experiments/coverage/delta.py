@@ -1,4 +1,4 @@
-"""The algorithms, figures, tables and bounds of the DELTA paper: what runs each, and its status."""
+"""The algorithms, figures, tables and bounds of the DELTA paper, each with what runs it and its status."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

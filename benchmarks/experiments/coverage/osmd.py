@@ -1,4 +1,4 @@
-"""The algorithms, figures, tables and bounds of the OSMD paper's two versions: what runs each, its status."""
+"""The algorithms, figures, tables and bounds of the OSMD paper, each with what runs it and its status."""
 
 from dataclasses import replace
 

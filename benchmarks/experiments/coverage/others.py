@@ -1,4 +1,4 @@
-"""The selectors and experiments that are not from the papers: what runs each, and its status."""
+"""The selectors and experiments that are not from the papers, each with what runs it and its status."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

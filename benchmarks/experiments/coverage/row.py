@@ -19,7 +19,7 @@ MEANINGS: dict[Status, str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """An algorithm, figure, table or bound of a paper, what runs it, and whether its result is reached.
+    """An algorithm, figure, table or bound of a paper, what runs it, and whether the result is reached.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Row:
     what : str
         What the item is, in a few words.
     status : Status
-        See `MEANINGS`. For an experiment it is the verdict of docs/results.md.
+        See `MEANINGS`. The status of an experiment is its verdict in docs/results.md.
     why : str
         The reason for the status, in one sentence.
     experiments : tuple of str

@@ -14,7 +14,7 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """What the bounds depend on besides the clients: L, η_L, η, K and n."""
+    """The constants of the bounds that do not describe the clients: L, η_L, η, K and n."""
 
     smoothness: float
     local_rate: float
@@ -31,8 +31,8 @@ class Constants(NamedTuple):
 def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without
-    replacement, the part of the local steps has 1/(mn) in place of 1/m². So Φ̃ is larger, although draws
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the factor
+    1/m² is 1/(mn) in the terms of the local steps: α1, and 5 K L η_L of α2. So Φ̃ is larger, although draws
     without replacement have less variance.
 
     Parameters
@@ -70,14 +70,14 @@ def delta_gain(of: Constants, diversities: Floats, variances: Floats) -> float:
 
 
 def is_gain(norms: Floats) -> float:
-    """Return eq. 78 >= 1: the second moment of uniform sampling's estimate over that of IS."""
+    """Return the ratio >= 1 of eq. 78: the second moment of uniform sampling's estimate over that of IS."""
     return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
 
 
 def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: float) -> float:
     """Return Φ, the variance term of FedIS' bound, times the constant c of Theorem D.1 (eq. 29).
 
-    Eq. 4 prints the square of σ_L² + 4 K σ_G².
+    Eq. 29 has the sum σ_L² + 4 K σ_G²; eq. 4 prints the square of this sum.
 
     Parameters
     ----------
@@ -113,7 +113,8 @@ def crude_variances(
         eq. 40:          K² σ_G² + K² (A² + 1) ||∇f||²
 
     Eq. 40 leaves out the noise of mini-batches: its middle expression has stochastic gradients, and
-    Assumption 3 bounds exact ones. Both equations begin with the norm of a sum, as eq. 76 does.
+    Assumption 3 bounds exact ones. Eqs. 39 and 40 print the norm of a sum where the sum of the norms is
+    meant, as eq. 76 does.
 
     Parameters
     ----------
@@ -191,8 +192,8 @@ def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: fl
 def delta_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
     """Return Theorem 3.5's bound: twice eq. 62, as eq. 48 has it; so the theorem's c is half of eq. 60's `c`.
 
-    The factor 2 is there because the theorem has it. Eqs. 6, 8 and 44 print + χ² where Lemma C.2 (eq. 21)
-    gives E||∇f||² = E||∇f̃||² - χ², and with that, eq. 62 alone bounds the gradient.
+    The theorem has the factor 2. Eqs. 6, 8 and 44 print + χ². By Lemma C.2 (eq. 21) the sign is minus,
+    E||∇f||² = E||∇f̃||² - χ². Then eq. 62 bounds the gradient without the factor 2.
 
     The parameters are those of `is_bound`.
     """

@@ -1,4 +1,4 @@
-"""The bounds of the DELTA paper beside what they bound: variances on given updates, gradients of a run.
+"""Compares the bounds of the DELTA paper with measurements: variances on given updates, gradients of runs.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
 sections 3.2 to 3.4 and appendices D to F. `bounds` has the bounds, `synthetic` the updates.
@@ -18,7 +18,7 @@ OF = bounds.Constants(smoothness=1.0, local_rate=0.01, global_rate=1.0, steps=5,
 
 
 def run_bounds(seed: int, quick: bool = False) -> Outcome:
-    """Compare the terms and the variance of uniform sampling, IS and DELTA. The quick form is the same."""
+    """Compare Φ, Φ̃ and the variances of uniform sampling, IS and DELTA. The quick form is the same."""
     rng = np.random.default_rng(seed)
     cells: dict[Cell, float] = {}
     for row, g in updates_with_common_part(rng).items():

@@ -15,11 +15,11 @@ from strategies.selectors.delta.cluster_is import ClusterISSelector
 
 
 class LargeClustersSelector(ClusterISSelector):
-    """Selects as `cluster-is`, but after half of the rounds no client of the cluster of smallest norms.
+    """Selects as `cluster-is`, but in the second half of the rounds omits the cluster of smallest norms.
 
     The paper replaces the clients of that cluster with clients of the other one, after 250 of 500 rounds, so
     that the number of selected clients stays the same. Here all draws of these rounds are from the other
-    clusters, and the aggregate is the mean over the clients of these clusters. It is biased. Clusters are
+    clusters, and the aggregate estimates the mean over these clusters only, so it is biased. Clusters are
     made anew in each round, from the norms of each client's last participation. So a client that is left out
     returns once the other norms have fallen so far that its norm is nearer to the centre of large norms.
     """

@@ -1,10 +1,10 @@
 """DELTA's experiments on the paper's own data: Fashion-MNIST, CIFAR-10, FEMNIST and CelebA.
 
 `training` has the training, the selectors and the paper's terms. The data were not available here, so these
-experiments have no results yet. The paper states these numbers (section 5, appendix H.2): 20 of 300
-clients and α = 0.1 on Fashion-MNIST, 0.5 on CIFAR-10, or a fifth of the users on LEAF's data, mini-batches of
-32, 500 rounds, and the rates 0.01 and 0.1. As in `mnist`, a client takes 5 steps, not 5 epochs, and the
-selectors have their default settings.
+experiments have no results yet. The paper states these numbers (section 5, appendix H.2): 500 rounds and
+mini-batches of 32; on Fashion-MNIST (α = 0.1) and CIFAR-10 (α = 0.5), 20 of 300 clients in each round and the
+rate 0.01; on LEAF's data, a fifth of the users in each round and the rate 0.1. As in `mnist`, a client takes
+5 steps, not 5 epochs, and the selectors have their default settings.
 
 The accuracy is measured every 10 rounds. On LEAF's data it is measured on 5000 test images of all users, not
 only of the clients. On Fashion-MNIST and FEMNIST, the network is that of McMahan et al. 2017: two
@@ -50,7 +50,7 @@ class Large(Federation):
     """A federation whose quick form is shorter, since its model is larger."""
 
     def quick(self) -> Large:
-        """Return this federation with 5 rounds, in which 2 clients train."""
+        """Return this federation with 5 rounds, in each of which 2 clients train."""
         return replace(self, num_rounds=5, evaluate_every=1, clients_per_round=2)
 
 
@@ -134,7 +134,7 @@ BACKBONES = {
 
 
 def _with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
-    """Return the federation with some of the `BACKBONES`, and the threshold of each."""
+    """Return a copy of the federation for each named backbone of `BACKBONES`, with the given threshold."""
     return {
         group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
         for group, threshold in thresholds.items()

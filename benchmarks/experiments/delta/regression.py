@@ -1,8 +1,8 @@
 """DELTA's regression under gradient noise: figures 4 and 9 to 13.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices G, H.2 and H.3. Figures 9 and 10 have the gradients of this regression
-instead of the paper's image data. `synthetic` explains the names of the methods. The clients fit (A, b) in
+section 5 and appendices G, H.2 and H.3. In figures 9 and 10 the paper has gradients on image data; here they
+are the gradients of this regression. `synthetic` explains the names of the methods. The clients fit (A, b) in
 y = log((A x - b)²/2) by local SGD. The local variance σ² of eq. 13 is the variance of the noise of one step.
 """
 
@@ -175,7 +175,7 @@ def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
 
 
 def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
-    """Train with a selector. All selectors have the same noise; `seed` is (seed, ν)."""
+    """Train with a selector. The gradient noise is the same for all selectors; `seed` is (seed, ν)."""
     selector = make_selector(method, len(problem.x), seed[0])
     w, error = start, 0.0
     losses, extremes = np.empty(num_rounds), np.empty((2, num_rounds, 2))

@@ -52,7 +52,8 @@ def poll_and_select(selector: Selector, round: int, reports: Mapping[str, Floats
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
     """Return the probabilities q (M,) with which a selector draws if it knows the updates g (M, d).
 
-    They are read from its selections. So rounds are played until each client has been selected once.
+    A selection has the probabilities of the selected clients only. So rounds are played until each client has
+    been selected once.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))

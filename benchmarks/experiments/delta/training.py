@@ -8,33 +8,34 @@ The paper's terms have the following meanings in this module:
 
 - **FedAvg** is `md`, which draws clients in proportion to their data. **FedPracDELTA** is `prac-delta`,
   **FedPracIS** is `prac-is`, **Cluster-based IS** is `cluster-is` with two centres, and **Power-of-Choice**
-  is `pow-d` with d = 2K, whose candidates are drawn in proportion to data (the paper: "randomly from all
-  clients"; this differs only where sizes do, in `delta-split`). **FedIS** and **FedDELTA** know all clients'
-  updates before each round. They are `fed-is` and `delta`, for which all clients train in every round. The
-  tables run the practical forms only. The paper's Tables 4 to 7 and 9 name FedIS and DELTA, and do not say
-  whether these know all updates. (Nor does Table 8, but it repeats numbers of Table 2's practical forms.)
-- **Cluster-based IS** has the norm of each client's last participation. The paper does not say whether its
-  clusters are made from these norms, or from those of all clients in this round.
+  is `pow-d` with d = 2K, whose candidates are drawn in proportion to data (in the paper "randomly from all
+  clients", which is the same unless sizes differ, as in `delta-split`). **FedIS** and **FedDELTA** know all
+  clients' updates before each round. They are `fed-is` and `delta`, for which all clients train in every
+  round. The tables run the practical forms only. The paper's Tables 4 to 7 and 9 name FedIS and DELTA, and do
+  not say whether these know all updates. (Nor does Table 8, but it repeats numbers of Table 2's practical
+  forms.)
+- **Cluster-based IS** uses the norm of each client's last participation. The paper does not say whether its
+  clusters are made from these norms, or from all clients' norms in the current round.
 - All of these but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and
-  has the weight of two draws. The paper has both ways in its theorems, and does not say which one its
-  experiments have.
-- Three defaults of the **importance samplers** leave the paper: a tenth of their draws is uniform; the
+  has the weight of two draws. The paper's theorems treat draws with and without replacement, and the paper
+  does not say which its experiments use.
+- Three defaults of the **importance samplers** differ from the paper: a tenth of their draws is uniform; the
   diversities of `delta` and `prac-delta` are divided by the number of local steps; and those of `prac-delta`
   are distances from the mean with the weights of the round, instead of the plain mean.
 - **non-iid**: each client draws its classes from its own proportions ~ Dir(α p), where p are the shares of
   the classes in the data, as in Hsu et al. 2019, to whom the paper refers. So with ten classes, α = 0.5 is a
   parameter of 0.05 for each class, and on average four fifths of a client's images are of one class. Many
-  others give α to each class. Then with α = 0.5 two fifths are of one class. The paper does not say which
-  form it has. α is 0.5 unless an experiment gives another value. All clients have equally many images, since
-  the paper weights clients equally.
-- **momentum** is on the server (Flower's FedAvgM, γ = 0.9). The paper does not say where it is. The method
-  that the paper cites has it on the clients.
+  other papers use the parameter α for each class. Then, with α = 0.5, two fifths of a client's images are of
+  one class. The paper does not say which form it uses. Here α is 0.5 unless an experiment gives another
+  value. All clients have equally many images, since the paper weights clients equally.
+- **momentum** is on the server (Flower's FedAvgM, γ = 0.9). The paper does not say where its momentum is. The
+  method that the paper cites has momentum on the clients.
 - **proximal** is FedProx's term with μ = 0.01. **Adagrad** and **Adam** are FedAdagrad and FedAdam with
   η = 0.01.
 - **FedVARP** uses the selector's weights, so that the aggregate is unbiased
   (`strategies.rounds.control_variates`). In the paper the selected clients renew their stored updates, and
   the aggregate is the plain mean of all stored updates. Selectors learn from the norms and diversities of the
-  updates minus the stored ones; the paper has those of the updates.
+  updates minus the stored updates; in the paper, from those of the updates themselves.
 - **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
   best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper takes the five
   best from the plateau at the end of the run: in Table 2, from the last 4 % of the rounds.

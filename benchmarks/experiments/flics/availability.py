@@ -25,10 +25,10 @@ def markov_counts(means: Floats, num_rounds: int, rng: np.random.Generator, stay
 def trace_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
     """Return numbers of available clients (T, G) from a synthetic trace of 200 clients.
 
-    All groups have equally many clients. In the group with the largest mean, half of them are available on
-    average, and in the other groups a share in proportion to their means. A client is available in a round if
-    it is available when the round begins. (In the paper and in `table_1`, it is available in a round if it is
-    available in any part of the hour.)
+    All groups have equally many clients. On average, half of the clients are available in the group with the
+    largest mean; in the other groups, the share is proportional to the mean. A client is available in a round
+    if it is available when the round begins. (In the paper and in `table_1`, it is available in a round if it
+    is available in any part of the hour.)
     """
     per_group = max(1, 200 // means.size)
     groups = np.repeat(np.arange(means.size), per_group)

@@ -12,7 +12,8 @@ Where the paper is silent or contradicts itself:
   squared norms, so here ||g||² <= G².
 - **Learning rates**: Theorem 1 prints no condition. The proof prints η η_L < 1/(T_L L), without ε̂.
 - **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)), which Lemmas 5 and 7 have with a
-  plus, and which must be at most 0. After eq. 7, the probability must be 1 - δ. Assumption 2 prints v for w.
+  plus, and which must be at most 0. The probability in the text after eq. 7 must be 1 - δ. Assumption 2
+  prints v for w.
 - **η**: Theorem 1's server step has no η, but its bound, Corollary 1.1 and the proof (eq. 9) have one. Here
   the step is η times the aggregate, as in the proof.
 """
@@ -28,7 +29,7 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """What the bound depends on besides the selection.
+    """The constants of the bound that do not depend on the selection.
 
     Attributes
     ----------

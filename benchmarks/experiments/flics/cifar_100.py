@@ -10,8 +10,9 @@ to which the paper refers. (There the fine labels follow a second Dirichlet dist
 cropped and flipped; here fine labels are uniform, and images are whole.) The paper does not give the groups'
 weights p: here a group's weight is its share of the clients. The accuracy in the table is the unweighted mean
 over the groups. The paper has 10,000 rounds, and its appendix, which we do not have, has the parameters of
-the processes. We chose them: a group has about 25 clients, and the mean number of available ones is 1 in the
-first group (uniform: 4) and rises geometrically to 20 in the last. In `table_1` it rises to 100.
+the processes. We chose them: a group has about 25 clients, and the mean number of available clients rises
+geometrically from 1 in the first group (4 for the process "uniform") to 20 in the last. In `table_1` it rises
+to 100.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def synthetic(seed: int) -> Problem:
     label of x is the index of the largest entry of x W_j + b_j. The entries of W_j and b_j are N(0, 0.5); the
     paper does not say what b_j is. It prints softmax(w_j x) + b_j, with b_j outside the softmax. Here b_j is
     inside, as in the Synthetic data of Li et al. (FedProx). Outside, a third to a half of the labels would
-    differ. Each group has 200 test samples of its own, a number of ours.
+    differ. Each group has 200 test samples of its own; we chose this number.
     """
     rng = np.random.default_rng((seed, 0))
     sd = 0.5**0.5

@@ -1,4 +1,4 @@
-"""The experiment on streams where `forecast` was weak or unmeasured, with other M, K, T and spreads."""
+"""The experiment on further streams, where `forecast` was weak or unmeasured: other M, K, T and spreads."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], noise: float = 0) -> Stream:
     """Multiply static norms by a factor common to all clients.
 
-    The logarithm of the factor is linear between equally spaced rounds, where the factor is `knots`. Each
+    At equally spaced rounds the factor has the values `knots`; between them its logarithm is linear. Each
     norm also has lognormal noise of spread `noise`.
     """
     sizes, norms = static(rng, m, t)
@@ -56,7 +56,7 @@ def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: flo
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Multiply a constant per client by noise. Both have Pareto tails of these exponents; inf: all are 1."""
+    """Multiply a constant per client by noise, with Pareto exponents `clients` and `noise`; inf: all 1."""
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
     return Stream(np.ones(m), norms)

@@ -21,7 +21,7 @@ from strategies.numerics.projection import project_floored_simplex
 
 
 class Setting(NamedTuple):
-    """What the bounds depend on: the version of the paper ("v1" or "v2"), M, K and α."""
+    """The parameters of the bounds: the version of the paper ("v1" or "v2"), M, K and α."""
 
     version: str
     m: int
@@ -61,7 +61,7 @@ def intrinsic_regret(at: Setting, rate: float, variation: float, largest: Floats
 
 
 def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> float:
-    """Return what Theorem 1 (v1) and Theorem 6 (v2) add for a comparator that has probabilities below α/M.
+    """Return the term that Theorems 1 (v1) and 6 (v2) add for a comparator with probabilities below α/M.
 
     It is 8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
     Theorem 6 prints a further factor 1/K before the second sum. It is left out, since l_t has 1/K already.
@@ -92,8 +92,8 @@ def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float)
         v1:  2 sqrt(2) M³ ā/(K² α³) sqrt(T (log M + 2 TV log(M/α)))        eq. 12
         v2:  2 M³ A/(K α³) sqrt(T (log M/2 + β log(M/α)))                  Corollary 7
 
-    Corollary 1 of v1 (eq. 10) is the same with the mean of ā_t² in place of ā². Eq. 21 of v2 prints half of
-    this: the factor 2 that follows from Theorem 6 and eq. 20 is missing.
+    Corollary 1 of v1 (eq. 10) is eq. 12 with the mean of ā_t² in place of ā². Eq. 21 of v2 prints half of the
+    bound above: the factor 2 that follows from Theorem 6 and eq. 20 is missing.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ def doubling_regret(
     at, rounds, largest, variation
         See `best_rate_regret`.
     experts : int
-        E. In the paper it is that of eq. 14 (v1), for T rounds. The number of experts of the last block,
-        which is at most that, also gives a bound, since no block has more.
+        E. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block is at most as large. It
+        also gives a bound, since no block has more experts than the last.
     excess : float
         C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
     """
@@ -226,7 +226,7 @@ def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: 
 
 
 class Descent(NamedTuple):
-    """What the bounds of the gradient depend on besides the selection.
+    """The constants of the problem and of the training in the bounds of the gradient.
 
     Attributes
     ----------
@@ -298,8 +298,8 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     The proof replaces sum 1/q_m by its bound M²/α. With the uniform q, for which ζ² is ζ_unif² and uniform
     sampling has no regret, this is R_unif of section 4.2 with constants. With the bound of the regret in
     place of the regret, it is the bound of Theorems 5 and 9. Theorem 5 leaves out the constants, and in its
-    last term the factor M G²/(K α³), which the proof has in eq. 47. The proofs of Theorems 4 and 5 take over
-    half of the regret from eq. 21; here it is whole, see `best_rate_regret`.
+    last term the factor M G²/(K α³), which the proof has in eq. 47. The proofs of Theorems 4 and 5 use the
+    halved regret of eq. 21; here the regret is whole, see `best_rate_regret`.
 
     Parameters
     ----------

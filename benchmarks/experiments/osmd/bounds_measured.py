@@ -1,4 +1,4 @@
-"""The bounds of the OSMD paper beside the regret, the heterogeneity and the gradient, for appendix F.
+"""Compares the OSMD paper's bounds with the measured regret, heterogeneity and gradient, in appendix F.
 
 `bounds` has the bounds, `least_squares` the problem and the training.
 """

@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     def initial_norms(self) -> Floats:
         """Return the norm of each client's gradient (M,) at w = 0 over all its samples.
 
-        These norms are what clients would answer if they were asked for them before training.
+        Clients would report these norms if the server asked for norms before training.
         """
         norms: Floats = np.linalg.norm((self.y[:, None] @ self.x)[:, 0], axis=1) / self.y.shape[1]
         return norms
@@ -162,7 +162,7 @@ class _Recorder:
         round : int
             The round, from 1 on.
         moves : ndarray, shape (A, M, d)
-            What each client would send in each trial: its gradient, or its update.
+            The gradient or the update that each client would send in each trial.
 
         Returns
         -------
@@ -208,7 +208,8 @@ def _batches(
 ) -> tuple[Floats, Floats]:
     """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size).
 
-    All samples without replacement give full gradients; this draws no random numbers.
+    Without replacement, and if `size` is the number of a client's samples, all samples are returned, without
+    drawing random numbers. They give full gradients.
     """
     m, n, _ = problem.x.shape
     every = np.arange(m)[:, None]

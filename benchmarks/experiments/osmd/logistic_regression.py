@@ -54,7 +54,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""A function that is called with the number of a round and the state of each trial after it, by name."""
+"""A function that is called with the number of a round and, by name, each trial's state after this round."""
 
 
 class _Group(NamedTuple):

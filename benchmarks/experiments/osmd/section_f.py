@@ -140,7 +140,7 @@ def _rounds(num_rounds: int, quick: bool) -> int:
 
 
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Run F.5: compare with probabilities in proportion to the Lipschitz constants of clients' gradients.
+    """Run F.5: compare selectors with draws in proportion to the Lipschitz constants of clients' gradients.
 
     In each run, each selector is shown with the step size in `STEP_SIZES` that gives it the least final loss.
     The parameters are those of `compare`.
@@ -184,10 +184,10 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
 
 def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Run F.6: measure how three quantities grow over the rounds.
+    """Run F.6: measure how four quantities grow over the rounds.
 
-    They are the largest a of a round (ā), the total variation of the best probabilities, and the cumulative
-    regret. The parameters are those of `compare`.
+    They are the largest a of a round (ā), the sum of ā² over the rounds so far, the total variation of the
+    best probabilities, and the cumulative regret. The parameters are those of `compare`.
     """
     num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}
@@ -238,7 +238,7 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.1 and Figure 1",
         run=partial(compare, make=make_f1),
         # We do not know which γ and ā the independent implementation used. Of the definitions of ā that we
-        # tried, ours comes nearest to its results.
+        # tried, the one used here comes nearest to that implementation's results.
         known=known_cells(
             {
                 "adaptive-osmd, v2": ".998; .984; .970",

@@ -52,13 +52,13 @@ class Maker:
         multiplier : float
             Factor on the printed learning rates η.
         asked : ndarray, shape (M,), or None
-            The norms of all clients before training. Their largest a is the first value of ā. In the paper ā
-            stays there (appendix C.3, and `told`); here a larger a that is seen later takes its place. With
-            None, ā is the largest a seen so far.
+            The norms of all clients before training. Their largest a is the first value of ā. In the paper
+            (appendix C.3) and in `told`, ā keeps this value; here ā rises to any larger a that is seen later.
+            With None, ā is the largest a seen so far.
         rates : "v1" or "v2"
             The version of the paper whose learning rates are used.
         **settings
-            Other keyword arguments of the selector. Without ``alpha`` it is 0.4.
+            Other keyword arguments of the selector. The default of ``alpha`` is 0.4.
         """
         selector = self(
             "adaptive-osmd",

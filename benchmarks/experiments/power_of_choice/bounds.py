@@ -15,7 +15,7 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """What the bounds depend on besides the selection.
+    """The constants of the bounds that do not depend on the selection.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The bounds of Power-of-Choice beside the measured gap on its quadratics, and the toy of Figure 1.
+"""Compares the bounds of Power-of-Choice with the measured gap on quadratic losses; the toy of Figure 1.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 Figure 1, section 3 and appendices A and E. `bounds` has the bounds, `quadratics` the problem.
@@ -109,7 +109,7 @@ def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
 def _skews(
     problem: Quadratic, selector: Selector, points: Floats, samples: int, by_data: bool
 ) -> tuple[float, float]:
-    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79), with w among the points and all w'."""
+    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79), for w among the points, and for all w'."""
     shares = selection_shares(problem, selector, points, samples, by_data)
     return (
         float(smallest_skews(problem, shares).min()),
@@ -128,7 +128,7 @@ def run_bounds(
         Seed, and the number of rounds of τ iterations each.
     num_points, num_samples : int
         Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
-        candidates for each.
+        candidates for each model.
     quick : bool
         Whether to use a tenth of the rounds, and a quarter of the models and sets.
     """
@@ -202,7 +202,7 @@ def _in_order(order: tuple[int, ...], round: int, w: float) -> int:
 
 
 def run_toy(seed: int, quick: bool = False) -> Outcome:
-    """Select five times a single one of two clients: the one with the larger loss, or at random.
+    """Select one of two clients, five times: the client with the larger loss, or a random client.
 
     The start is drawn from U(-4, -2). The quick form is the same.
     """

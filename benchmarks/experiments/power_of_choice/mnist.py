@@ -121,7 +121,8 @@ MANY = tuple(
 )
 """The trials of appendix G.5, with 10 clients a round.
 
-The paper does not give d here. We use d = 20, twice the number of selected clients, as its d = 6 is twice 3.
+The paper does not give d here. We use d = 20, twice the number of selected clients. With 3 selected clients,
+the paper has d = 6.
 """
 
 

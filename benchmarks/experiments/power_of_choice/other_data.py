@@ -10,7 +10,7 @@ over the clients, and 15 % are the test samples.
 - **Sent140**: 8 of 314 clients, accounts with at least 32 tweets, drawn at random; a perceptron with 128, 86
   and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ = 100, η = 0.05. The
   tweets of an account are those in both files of LEAF, train and test; the tweets of each account are split
-  in the same shares. Appendix F prints the hidden units as [128-86, 30]; we read 128, 86 and 30. It says
+  in the shares above. Appendix F prints the hidden units as [128-86, 30]; we read 128, 86 and 30. It says
   "positive or negative with labels 0 and 1 respectively"; in `tasks.leaf` 1 is positive; the problem is the
   same.
 - **EMNIST**: 15 of 500 clients, the perceptron of Fashion-MNIST (784-64-30-10) without dropout, b = 64,
@@ -20,9 +20,9 @@ over the clients, and 15 % are the test samples.
 The paper draws each mini-batch at random. Here a client's mini-batches of a round are drawn without
 replacement until too few samples are left, as in `mnist_training`.
 
-For CIFAR-10 the paper does not give α; 2 and .3 are ours, those of its Fashion-MNIST. It gives neither d nor
-the numbers of rounds. Here d is twice the number of selected clients, and for rpow-d half of all clients, as
-in the paper's Tables 1 and 2.
+For CIFAR-10 the paper does not give α. Here α is 2 and .3, as in the paper's experiments on Fashion-MNIST.
+The paper gives neither d nor the numbers of rounds. Here d is twice the number of selected clients, and for
+rpow-d half of all clients, as in the paper's Tables 1 and 2.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What lying clients and noise on reports cost. The experiments are this project's own."""
+"""This project's own experiments on the cost of lying clients and of noise on reports."""

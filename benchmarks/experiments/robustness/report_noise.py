@@ -62,7 +62,7 @@ class Release:
     bound : float
         The limit that numbers are clipped to, > 0.
     seed : int
-        Seed of the noise. Only this experiment has a seed. The noise of a real client must not be repeatable.
+        Seed of the noise. Only this experiment has such a seed: a real client's noise must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
