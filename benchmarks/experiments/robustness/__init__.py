@@ -1,1 +1,1 @@
-"""This project's own experiments on the cost of lying clients and of noise on reports."""
+"""Experiments of this project itself: the cost of lying clients, and of noise on reports."""
