@@ -142,7 +142,7 @@ class LocalCluster(ProcessEngine):
 
     @property
     def roots(self) -> list[int]:
-        """The ids of the processes whose descendants are all of the cluster's processes.
+        """The ids of the processes from which all other processes of the cluster descend.
 
         The programs `flwr` and, if all programs are forked, the fork server's requesters are left out.
         """

@@ -123,8 +123,8 @@ class _Run:
         self._end: str | None = None
         self._clients = 0
         self._round = 0
-        # A resume replaces the file, and its lines are read again. Starts with a higher number than
-        # `_starts`, rounds after such a start, and rounds after `_counted` are new.
+        # A resume replaces the file, and then all its lines are read again. A line counts as new if it is a
+        # start with a higher number than `_starts`, a round after such a start, or a round after `_counted`.
         self._starts, self._counted = 0, -1
         self._start, self._is_new = 0, False  # the place in the file
 

@@ -15,8 +15,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``reported_norms`` (the ‖w_m - w_t‖ that the clients report, divided by the learning rate, before
         the guard clips them), ``train_losses``, ``reply_seconds`` (from the TRAIN message until the server
         had the reply),
-        ``training_seconds`` and ``batteries`` (%), both as the clients report them; the last three are empty
-        if nothing is known;
+        ``training_seconds`` and ``batteries`` (%), both as the clients report them; ``reply_seconds``,
+        ``training_seconds`` and ``batteries`` are empty if nothing is known;
         only with ``mode = "buffered"`` (otherwise empty, 0 and empty): ``staleness``: how many rounds ended
         while each client trained; ``num_stale``: the number of updates that were rejected as too stale;
         ``in_flight``: ids of the first 1000 clients that train when the round ends;

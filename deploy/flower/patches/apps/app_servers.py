@@ -72,7 +72,7 @@ class _AppServer:
 
 
 class AppServers:
-    """Starts and ends a SuperNode's app servers, and forks messages from them. One thread calls it."""
+    """Starts and ends a SuperNode's app servers, and forks messages from them. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._servers: OrderedDict[str, _AppServer] = OrderedDict()  # by bundle's hash, the last used last

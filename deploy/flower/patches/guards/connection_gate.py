@@ -240,7 +240,7 @@ class Gate:
         try:
             check, frames = SettingsCheck(), FrameCounter()
             received = 0
-            # Each stranger takes little memory.
+            # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
                 received += len(data)
                 data = check.allowed(data)
