@@ -21,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy.device import log_file
 from deploy.flower import commands
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
@@ -31,11 +32,8 @@ if TYPE_CHECKING:
 
 # The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
-STATUS, LOCK, LOG = "status.json", "lock", "supernode.log"
+STATUS, LOCK = "status.json", "lock"
 ADMITTED = "admitted"  # exists once the server has admitted this device
-# When the log exceeds this size, the log is renamed to LOG.1 and replaces an older LOG.1, because disks of
-# devices are small.
-LOG_BYTES = 1_000_000
 FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
 SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_RESTART again
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
@@ -153,7 +151,7 @@ class DeviceSupervisor(Supervisor):
 
     def ended(self, code: int | None) -> float:
         if code is not None:
-            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / LOG}"
+            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / log_file.LOG}"
             self._say("waiting", f"{reason}; trying again until it works")
         if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
             self._next_pause = FIRST_RESTART
@@ -171,13 +169,7 @@ class DeviceSupervisor(Supervisor):
 
         If the disk is full, the line is missing from the log, and the SuperNode goes on.
         """
-        with contextlib.suppress(OSError):
-            path = self.folder / LOG
-            with path.open("a") as log:
-                log.write(f"{line}\n")
-                full = log.tell() > LOG_BYTES
-            if full:
-                path.replace(path.with_name(f"{LOG}.1"))
+        log_file.append(self.folder, line)
         if found := re.search(r"SuperNode ID: (\d+)", line):
             with contextlib.suppress(OSError):
                 (self.folder / ADMITTED).touch()

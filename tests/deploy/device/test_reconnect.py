@@ -14,7 +14,7 @@ from textwrap import dedent
 
 import pytest
 
-from deploy.device import reconnect
+from deploy.device import log_file, reconnect
 from deploy.device.device_folder import Device
 from deploy.tls import certificates
 from deploy.tls.certificates import Certificates
@@ -49,7 +49,7 @@ class Supervised:
 
     @property
     def log(self) -> str:
-        path = self.folder / reconnect.LOG
+        path = self.folder / log_file.LOG
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, text: str, times: int = 1) -> None:
@@ -162,7 +162,7 @@ def test_a_new_address_makes_the_supernode_reconnect(
 ) -> None:
     # After a moment without a network, once it is online.
     moving = (
-        f"log = Path({str(device.folder / reconnect.LOG)!r}); later = iter(['10.0.0.1', None]); "
+        f"log = Path({str(device.folder / log_file.LOG)!r}); later = iter(['10.0.0.1', None]); "
         "reconnect.source_address = lambda *_: next(later, '10.0.0.2') if log.exists() else '10.0.0.1'"
     )
     supervised = supervise(ONLINE + "time.sleep(600)", moving)
@@ -219,7 +219,7 @@ def test_the_device_goes_on_while_its_disk_is_full(
 
 def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
     node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
-    supervised = supervise(node, "reconnect.LOG_BYTES = 10_000")
+    supervised = supervise(node, "from deploy.device import log_file; log_file.LOG_BYTES = 10_000")
     supervised.wait_for("SuperNode ID")
     supervised.end()
     assert sorted(path.name for path in device.folder.glob("supernode.log*")) == [

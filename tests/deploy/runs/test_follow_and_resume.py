@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_a_long_wait_for_news_is_told_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10**6, 8))  # s: each look at the clock is 8 s after the last
-    monkeypatch.setattr(follow_and_resume.time, "monotonic", lambda: float(next(clock)))
+    own = SimpleNamespace(monotonic=lambda: float(next(clock)), sleep=time.sleep)
+    monkeypatch.setattr(follow_and_resume, "time", own)  # other threads have the real clock
     watcher = Watcher()
     train(Cluster(tmp_path), make(tmp_path, "a"), watcher, at_once=False)
     assert len(watcher.waited) >= 3
