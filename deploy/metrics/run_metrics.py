@@ -44,7 +44,8 @@ class Runs:
     """The runs below a folder.
 
     A run's name is the path of its folder below this folder. Of the histories that exist before the first
-    call of `step`, only the newest gets samples, and its counters begin with 0.
+    call of `step`, the newest gets samples at once, and each other one when a line is added to it. The
+    counters of all these histories begin with 0.
 
     Parameters
     ----------
