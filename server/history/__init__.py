@@ -17,8 +17,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         had the reply),
         ``training_seconds`` and ``batteries`` (%), both as the clients report them; ``reply_seconds``,
         ``training_seconds`` and ``batteries`` are empty if nothing is known;
-        fields of buffered rounds (in other rounds they are empty, 0 and empty): ``staleness``: how many rounds
-        ended while each client trained; ``num_stale``: the number of updates that were rejected as too stale;
+        of buffered rounds (in other rounds empty, 0 and empty): ``staleness``: how many rounds ended while
+        each client trained; ``num_stale``: the number of updates that were rejected as too stale;
         ``in_flight``: ids of the first 1000 clients that train when the round ends;
         ``failures`` and ``clipped``: lists of objects, each with a ``client`` and a ``reason``;
         ``quarantined``: ids of the available clients that were left out because they were in quarantine;
