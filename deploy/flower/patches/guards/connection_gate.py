@@ -297,7 +297,10 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return the number of strangers' connections that takes half of this process's limit of open files."""
+    """Return how many strangers may be connected: their sockets, two each, take half of the open files allowed.
+
+    Without a limit of open files, return `ALL_STRANGERS`.
+    """
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
