@@ -41,7 +41,7 @@ app = ClientApp(mods=[half_precision_mod])
 
 @app.query("status")
 def status(message: Message, context: Context) -> Message:
-    """Report identity, group, data size and availability."""
+    """Report identity, group, cost, energy, data size, properties and availability."""
     return Message(write_report(_status(LocalData.from_context(context), context)), reply_to=message)
 
 
@@ -49,7 +49,8 @@ def status(message: Message, context: Context) -> Message:
 def loss(message: Message, context: Context) -> Message:
     """Report the loss of the received model on the local samples.
 
-    If the message's config has ``batch-size``, only this many random samples are used.
+    If the message's config has ``batch-size``, only this many random samples are used. A client that must not
+    train now reports no loss.
     """
     mine = LocalData.from_context(context)
     report = _status(mine, context)
@@ -213,7 +214,8 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model on the client's own samples.
 
-    With report noise on, the loss is sent with noise or not at all, and no accuracy is sent.
+    If the selector trains personal models, the client's personal model is evaluated, too. With report noise
+    on, only the received model's loss is sent, with noise or not at all.
     """
     mine = LocalData.from_context(context)
     noise = Noise.of(context)

@@ -297,7 +297,7 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return how many strangers may be connected: their sockets, two each, take half of the open files allowed.
+    """Return how many strangers' connections, of two files each, take half of the allowed open files.
 
     Without a limit of open files, return `ALL_STRANGERS`.
     """
