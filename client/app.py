@@ -235,8 +235,9 @@ def _reported_norm(config: ConfigRecord, noise: Noise, norm: float) -> float | N
     """Return the number to report for the norm of an update; None: no number is reported."""
     if config.get(REPORT_NORM, False):
         return noise.norm(norm)
-    # The server measures the norm of the received update. A report of another norm is an offence. So the norm
-    # is reported only if it has no noise, is not clipped, and the update is not scaled.
+    # The server does not need the report, since it measures the norm of the update that it receives. A report
+    # of another norm is an offence. So the norm is reported only if the client adds no noise to the norm, does
+    # not clip the norm and does not scale the update.
     return None if UPDATE_SCALES in config or not noise.leaves(norm) else norm
 
 

@@ -175,7 +175,8 @@ class AppServers:
 def supported() -> bool:
     """Tell whether messages are forked from app servers.
 
-    On Linux they are, unless the environment variable `APP_SERVERS` is "0". An app server needs Linux: it must
-    know the number of its threads, and on macOS a process that has used certain system libraries cannot fork.
+    On Linux they are, unless the environment variable `APP_SERVERS` is "0". An app server needs Linux: it
+    must know the number of its threads, and on macOS a process that has used certain system libraries cannot
+    fork.
     """
     return sys.platform == "linux" and os.environ.get(APP_SERVERS) != "0"
