@@ -128,8 +128,8 @@ class Recording:
     ) -> None:
         """Write the line of a round, and the model after the round if it is the best so far.
 
-        If the training diverges or stands still, a warning is logged and written. If no client reports what the selector
-        learns from, a warning is written (the strategy logs it).
+        If the training diverges or stands still, a warning is logged and written. If no client reports what
+        the selector learns from, a warning is written (the strategy logs this warning).
 
         Parameters
         ----------

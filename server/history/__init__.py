@@ -38,8 +38,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients
         that evaluated the model
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none); written before the line of round 1, after clients were added,
-        and after lines were lost
+        ``client_groups`` (names, null for none); written before the line of round 1, after clients were
+        added, and after lines were lost
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
