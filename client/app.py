@@ -236,8 +236,8 @@ def _reported_norm(config: ConfigRecord, noise: Noise, norm: float) -> float | N
     if config.get(REPORT_NORM, False):
         return noise.norm(norm)
     # The server does not need the report, since it measures the norm of the update that it receives. A report
-    # of another norm is an offence. So the norm is reported only if it has no noise and is not clipped, and if
-    # the update is not scaled.
+    # of another norm is an offence. So the norm is reported only if it has no noise, if it is not clipped,
+    # and if the update is not scaled.
     return None if UPDATE_SCALES in config or not noise.leaves(norm) else norm
 
 
