@@ -92,10 +92,10 @@ class Guard:
     In buffered rounds, the other clients trained from earlier models. So the false update of a client that
     answers at once opposes their updates less. Therefore the guard remembers 128 updates. It compares each
     with one update of every other client, the one trained from the model nearest to its own. An update that
-    arrives later takes part, too (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
-    agreement need only be below 0.42 · (-4/sqrt(D)). 0.42/sqrt(D) is the standard deviation of the average
-    of a client's cosines over many replies if directions are random, so this limit, too, is four standard
-    deviations below 0.
+    arrives later takes part, too (`buffered.directions.VersionedDirections`). For a client with two
+    replies or more, the agreement need only be below 0.42 · (-4/sqrt(D)). 0.42/sqrt(D) is the standard
+    deviation of the average of a client's cosines over many replies if directions are random, so this limit,
+    too, is four standard deviations below 0.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two
@@ -136,8 +136,8 @@ class Guard:
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
-    as offences. So one more offence, while the older ones still count, quarantines it again for twice as long, up
-    to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
+    as offences. So one more offence, while the older ones still count, quarantines it again for twice as
+    long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
