@@ -125,7 +125,7 @@ class Device:
     name : str
         The registered name, which the device also claims as its identity.
     number : int
-        The number of the device, by which its updates differ from those of other devices.
+        The seed of the device's random numbers, by which its updates differ from those of other devices.
     key : EllipticCurvePrivateKey
         The registered key.
     load : Load

@@ -109,10 +109,9 @@ def kept(results: Mapping[str, Result]) -> list[Kept]:
 
 
 def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
-    """Draw seeds of recorded experiments at random until their CPU time reaches `budget` seconds.
+    """Draw seeds of recorded experiments at random, which together took at most `budget` CPU seconds.
 
-    Seeds that took longer than the budget, and experiments whose data file is not in the folder `data`, are
-    left out.
+    Experiments whose data file is not in the folder `data` are left out.
     """
     seeds = [
         Seed(each.name, number, seconds)

@@ -16,7 +16,7 @@ The paper's terms have the following meanings in this module:
   forms.)
 - **Cluster-based IS** uses the norm of each client's last participation. The paper does not say whether its
   clusters are made from these norms, or from all clients' norms in the current round.
-- All of these but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and
+- All selectors but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and
   has the weight of two draws. The paper's theorems treat draws with and without replacement, and the paper
   does not say which its experiments use.
 - Three defaults of the **importance samplers** differ from the paper: a tenth of their draws is uniform; the
