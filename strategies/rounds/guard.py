@@ -49,7 +49,8 @@ class Guard:
     """Clips the values that clients send, counts offences, and quarantines repeat offenders.
 
     **Limits.** The limit of a value is computed from recent values of many clients:
-    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
+    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``. Here and below, `factor`, `deviations` and
+    the like are settings (`GuardSettings`).
 
     - The centre is the median of the newest 32 values, or of all values of this round if there are more than
       32.
@@ -89,13 +90,13 @@ class Guard:
     one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
     known clients too far below the centre.
 
-    In buffered rounds, the other clients trained from earlier models. So the false update of a client that
-    answers at once opposes their updates less. Therefore the guard remembers 128 updates. It compares each
-    with one update of every other client, the one trained from the model nearest to its own. An update that
-    arrives later takes part, too (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
-    agreement need only be below 0.42 · (-4/sqrt(D)). 0.42/sqrt(D) is the standard deviation of the average
-    of a client's cosines over many replies if directions are random, so this limit, too, is four standard
-    deviations below 0.
+    In buffered rounds, a client that answers at once has trained from a newer model than most other clients.
+    So its false update opposes their updates less. Therefore the guard remembers 128 updates. It compares
+    each of them with one update of every other client: the one that was trained from the nearest model. The
+    comparison is repeated when further updates have arrived (`buffered.directions.VersionedDirections`). For
+    a client with two replies or more, the bound -4/sqrt(D) is replaced by 0.42 · (-4/sqrt(D)). If directions
+    are random, 0.42/sqrt(D) is the standard deviation of an exponential average of many cosines in which the
+    newest has the weight 0.3.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two
@@ -136,8 +137,8 @@ class Guard:
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
-    as offences. So one more offence, while the older ones still count, quarantines it again for twice as long, up
-    to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
+    as offences. So one more offence, while the older ones still count, quarantines it again for twice as
+    long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
