@@ -360,8 +360,8 @@ class Guard:
     def resting(self, round: int) -> Ints:
         """Return the clients that were drawn more than `draws` times their fair number, ascending.
 
-        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T
-        times in T rounds, whatever it reports. e is its fair number of draws in a round.
+        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T times in
+        the first T rounds, whatever it reports. Here e is the client's fair number of draws in a round.
         """
         return self._resting[self._rests_until[self._resting] > round]
 
