@@ -11,8 +11,8 @@ The undisturbed federation consists of the honest clients alone, with the same s
 without a network, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
 
 Two columns of the table show the test accuracy of the disturbed federation minus that of the undisturbed
-federation, in percentage points. "difference" compares the final models. "last tenth" compares the mean accuracies over the
-last tenth of the rounds, which vary less between seeds.
+federation, in percentage points. "difference" compares the final models. "last tenth" compares the mean
+accuracies over the last tenth of the rounds, which vary less between seeds.
 """
 
 import json

@@ -6,7 +6,8 @@ models and mini-batches of a chunk fit into the cache of a core and stay there f
 large, a chunk is one client.
 
 If the model has one layer, and every client takes a single step without control variates, the updates are
-stored as two factors, the inputs and the errors. Their product, which would be as large as one model per client, is not computed.
+stored as two factors, the inputs and the errors. Their product, which would be as large as one model per
+client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence

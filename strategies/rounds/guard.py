@@ -86,9 +86,8 @@ class Guard:
 
     A standard deviation above 0.23 is replaced by 0.23. Early in a run few clients are known, and liars
     may be a large part of them, because a selector may draw liars often. Their agreements would then inflate
-    the standard deviation, and so hide them. There is
-    one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
-    known clients too far below the centre.
+    the standard deviation, and so hide them. There is one exception: the standard deviation is kept if its
+    replacement would put more than n/4 + 1 of the n known clients too far below the centre.
 
     In buffered rounds, a client that answers at once has trained from a newer model than most other clients.
     So its false update opposes their updates less. Therefore the guard remembers 128 updates. It compares
@@ -96,7 +95,8 @@ class Guard:
     comparison is repeated when further updates have arrived (`buffered.directions.VersionedDirections`). For
     a client with two replies or more, the bound -4/sqrt(D) is replaced by 0.42 · (-4/sqrt(D)). If directions
     are random, 0.42/sqrt(D) is the standard deviation of an exponential average of many cosines in which the
-    newest has the weight 0.3.
+    newest has the weight 0.3. The agreements of buffered rounds are other averages, so this bound is only
+    about four of their standard deviations below 0.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two

@@ -30,7 +30,9 @@ _FIGURE_1 = Row(
     "Adaptive-OSMD, uniform and optimal sampling",
     "in part",
     "With the data and rates of the text (`osmd-f1`), p hardly moves. With those of the authors' "
-    "script, as we read it (`osmd-f-authors`), the claim holds for σ = 3 and 10.",
+    "script, as we read it (`osmd-f-authors`), the claim holds for σ = 3 and 10: Adaptive-OSMD ends at a "
+    "lower loss than uniform sampling, and on average 11 % (σ = 3) and 4 % (σ = 10) above the optimal p. "
+    "At σ = 1 its loss is that of uniform sampling within the spread, 10 % above the optimal p.",
     _F1,
 )
 _FIGURE_2 = Row(
@@ -55,16 +57,19 @@ _FIGURE_3 = Row(
 _REPLACEMENT = Row(
     "Figure 4",
     "draws with and without replacement",
-    "reached",
-    "At σ = 3 and 10, draws with replacement have slightly less regret and loss. At σ = 1 they "
-    "have slightly more regret. As in the paper, the differences are within the spread.",
+    "in part",
+    "At σ = 3 and 10, draws with replacement have less regret on average, as claimed; only one difference "
+    "is beyond the spread: with 100 times the rate and σ = 10, their regret is .72 (.53 to .98) of that "
+    "without replacement. At σ = 1 the regrets, and at every σ the losses, are equal within the spread.",
     ("osmd-f4",),
 )
 _LIPSCHITZ = Row(
     "Figure 5",
     "against p fixed by Lipschitz constants",
     "not reached",
-    "With 100 times the printed rate, Adaptive-OSMD has less regret than the fixed p, but the same loss.",
+    "With 100 times the printed rate, Adaptive-OSMD has .65, .81 and .72 of the regret of the fixed p at ν "
+    "= 1, 3 and 10. Each 95 % interval ends below 1, but after the correction for all claims the lead at ν "
+    "= 10 is not shown. The losses are equal within the spread. With the printed rate the regrets are, too.",
     ("osmd-f5",),
 )
 _SIZES = Row(
@@ -79,8 +84,9 @@ _REAL = Row(
     "logistic regression, skewed sizes",
     "in part",
     "On MNIST with batches of 5, as in the text, Adaptive-OSMD ends at the loss of uniform "
-    "sampling. With batches of 1, as in the authors' script, it ends at a lower loss than uniform "
-    f"sampling, MABS, VRB and Avare; the lead is within the spread, except over Avare. {_FILES}",
+    "sampling. With batches of 1, as in the authors' script, it ends at a lower loss than others: .73 (95 % "
+    "interval .62 to .87) of that of uniform sampling, .85 (.74 to .97) of MABS', .70 (.58 to .86) of VRB's "
+    f"and .08 (.06 to .13) of Avare's. {_FILES}",
     (*_SKEWED, *_AUTHORS),
 )
 _PERSONAL = Row(
@@ -249,8 +255,8 @@ FIRST = Paper(
             "Section 3 (ζ0, ζ1, ζ2)",
             "heterogeneity of three kinds of sampling",
             "reached",
-            "On the path of gradient descent, ζ² of the best fixed p ≥ α/M is a hundredth to a sixteenth "
-            "of ζ² of uniform sampling.",
+            "On the path of gradient descent, ζ² of the best fixed p ≥ α/M is .05 (σ = 1), .02 (σ = 3) and "
+            ".01 (σ = 10) of ζ² of uniform sampling.",
             ("osmd-bounds",),
         ),
         Row(
@@ -572,8 +578,10 @@ LATER = Paper(
         Row(
             "Figure 8",
             "SCAFFOLD with uniform sampling and OSMD",
-            "reached",
-            "At σ = 10, OSMD with the rate .001 has a slightly lower loss than uniform sampling, as claimed.",
+            "in part",
+            "At σ = 10, the loss of OSMD with the rate .001 over all rounds is .91 (95 % interval .84 to "
+            ".98) of that of uniform sampling, as claimed; after the correction for all claims this is not "
+            "shown. At the end, the losses are equal within the spread.",
             ("osmd-scaffold",),
         ),
         Row(
