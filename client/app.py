@@ -41,7 +41,7 @@ app = ClientApp(mods=[half_precision_mod])
 
 @app.query("status")
 def status(message: Message, context: Context) -> Message:
-    """Report identity, group, data size and availability."""
+    """Report identity, group, cost, energy, data size, properties and availability."""
     return Message(write_report(_status(LocalData.from_context(context), context)), reply_to=message)
 
 
@@ -49,7 +49,8 @@ def status(message: Message, context: Context) -> Message:
 def loss(message: Message, context: Context) -> Message:
     """Report the loss of the received model on the local samples.
 
-    If the message's config has ``batch-size``, only this many random samples are used.
+    If the message's config has ``batch-size``, only this many random samples are used. A client that must not
+    train now reports no loss.
     """
     mine = LocalData.from_context(context)
     report = _status(mine, context)
@@ -213,7 +214,8 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model on the client's own samples.
 
-    With report noise on, the loss is sent with noise or not at all, and no accuracy is sent.
+    If the selector trains personal models, the client's personal model is evaluated, too. With report noise
+    on, only the received model's loss is sent, with noise or not at all.
     """
     mine = LocalData.from_context(context)
     noise = Noise.of(context)
@@ -233,8 +235,9 @@ def _reported_norm(config: ConfigRecord, noise: Noise, norm: float) -> float | N
     """Return the number to report for the norm of an update; None: no number is reported."""
     if config.get(REPORT_NORM, False):
         return noise.norm(norm)
-    # The server measures the norm of the received update. A report of another norm is an offence. So the norm
-    # is reported only if it has no noise, is not clipped, and the update is not scaled.
+    # The server does not need the report, since it measures the norm of the update that it receives. A report
+    # of another norm is an offence. So the norm is reported only if it has no noise, if it is not clipped,
+    # and if the update is not scaled.
     return None if UPDATE_SCALES in config or not noise.leaves(norm) else norm
 
 

@@ -1,4 +1,4 @@
-"""Reads a file with a device's own samples; without Flower, because `cohort client join` reads it too."""
+"""Reads the file of a device's own samples. Imports no Flower, since `cohort client join` calls it."""
 
 from pathlib import Path
 from zipfile import BadZipFile
@@ -9,7 +9,7 @@ from tasks.federated_data import Dataset
 
 
 def read_data_file(path: Path) -> tuple[Dataset, str | int | None]:
-    """Return the samples in a file, and the group in it or None.
+    """Return the samples in a file, and the group in the file or None.
 
     The file is a NumPy ``.npz`` file of n >= 1 samples. It holds ``inputs`` (n, features), finite numbers;
     ``labels`` (n,), whole numbers >= 0; and optionally ``group``, one text or one whole number.

@@ -82,7 +82,7 @@ def properties_of(limits: Mapping[str, object]) -> dict[str, Any] | None:
     ----------
     limits : Mapping[str, object]
         The node's config. ``properties`` is text such as "region=eu,site=3,tags=a|b". If ``min-battery`` is
-        given, ``charging`` is reported, too, if there is a battery.
+        given and there is a battery, ``charging`` is reported, too.
 
     Raises
     ------

@@ -17,7 +17,7 @@ private-group     the name or number of the client's group, which is reported by
                   (default: the group that the run's partition gives the client)
 group-epsilon     the largest ε with which the group is reported (default: any ε that the server asks for)
 group-answers     "permanent" (default): the client repeats one answer about its group in all rounds;
-                  "fresh": it draws an answer for each round, and each answer costs ε
+                  "fresh": the client draws an answer for each round, and each answer costs ε
 secret-file       the file with the secret from which these answers are made; it is created if it is
                   missing. Without this key, the secret lasts until the SuperNode or the Flower run ends
 ================  ======================================================================================
@@ -96,7 +96,7 @@ class Noise:
 
     @property
     def is_on(self) -> bool:
-        """Whether losses and norms get noise. A number whose bound is unknown is then not reported."""
+        """Whether losses and norms get noise. With noise, a number without a bound is not reported."""
         return self.epsilon > 0
 
     def loss(self, value: float) -> float | None:

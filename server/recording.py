@@ -128,8 +128,8 @@ class Recording:
     ) -> None:
         """Write the line of a round, and the model after the round if it is the best so far.
 
-        If the training diverges, a warning is logged and written. If no client reports what the selector
-        learns from, a warning is written (the strategy logs it).
+        If the training diverges or stands still, a warning is logged and written. If no client reports what
+        the selector learns from, a warning is written (the strategy logs this warning).
 
         Parameters
         ----------
@@ -142,8 +142,8 @@ class Recording:
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional
-            All known clients; needed with a record. If clients were added, all clients are written.
-            Otherwise only the sizes that have changed are written.
+            All known clients; needed with a record. If clients were added or lines were lost, all clients are
+            written. Otherwise only the sizes that have changed are written.
         group_metrics : mapping of str to mapping, optional
             For each group, the mean of the metrics that the group's clients measured.
         traffic : Traffic, optional

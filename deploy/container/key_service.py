@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
 TIMEOUT = 5.0  # s to wait for the other side of a connection
-CONNECTIONS = 64  # open connections at most, each with a thread; one more closes the oldest
+CONNECTIONS = 64  # the most open connections, each with a thread; a further one closes the oldest
 BACKLOG = 1024  # connections that wait until they are accepted
 PATIENCE = 60.0  # s for which a container asks again while the service is busy
 PAUSE = 0.1  # s to wait after a connection could not be accepted, or before a container asks again
@@ -163,7 +163,7 @@ class _Service:
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor. A container may send a socket whose close would wait for hours (SO_LINGER)."""
+    """Close a descriptor at once. Closing a socket that a container sent could wait for hours (SO_LINGER)."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         with socket.socket(fileno=descriptor) as sent, contextlib.suppress(OSError):
             sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))

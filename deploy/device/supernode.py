@@ -4,9 +4,9 @@
 `deploy.flower.patches`. It has two more differences from Flower's program:
 
 - It ends when its supervisor ends, even if the supervisor is killed. It also ends when its connection
-  fails with an error that Flower does not retry (`deploy.flower.patches.supernode`), such as a busy database
-  of the SuperLink. In Flower's program, only the main thread would end. The HTTP server would go on,
-  so a useless process would remain.
+  fails with an error that is not retried (`deploy.flower.patches.supernode`), such as the refusal of a
+  revoked key. In Flower's program, only the main thread would end. The HTTP server would go on, so a useless
+  process would remain.
 - It takes 100 MB less memory. Its state is in memory, so it does not import Flower's database layer
   (SQLAlchemy, Alembic). Its forked processes share memory with it until they end.
 """

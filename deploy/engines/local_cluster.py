@@ -142,12 +142,12 @@ class LocalCluster(ProcessEngine):
 
     @property
     def roots(self) -> list[int]:
-        """The ids of the processes whose descendants are all of the cluster's processes.
+        """The ids of the processes from which all other processes of the cluster descend.
 
         The programs `flwr` and, if all programs are forked, the fork server's requesters are left out.
         """
-        if self._fork_server_process is not None:
-            return [self._fork_server_process.pid]
+        if self._fork_server is not None and self._fork_server_process is not None:
+            return [self._fork_server_process.pid]  # otherwise the programs have started on their own
         return [process.pid for process in [*self._clients.values(), *filter(None, [self._superlink])]]
 
     @property

@@ -66,8 +66,8 @@ class Later:
         Parameters
         ----------
         start : Callable
-            Lets another thread call a function, which looks for the answer. Must not call it itself, because
-            the caller of `wake` may hold locks.
+            Receives a function that looks for the answer, and lets another thread call this function. `start`
+            must not call the function itself, because the caller of `wake` may hold locks.
         done : Callable
             Receives the answer, in that thread.
         failed : Callable
@@ -94,7 +94,7 @@ class Later:
         else:
             self._alarm.append(self.wake)
             _alarms.set(self._until, self._alarm)
-            if self._woken.is_set():  # since the lock was released
+            if self._woken.is_set():  # woken since the lock was released
                 self._alarm.clear()
 
     def _next(self) -> Any:

@@ -62,7 +62,7 @@ class _Requester:
         """Read from the connection. Return the request if it is complete now, and None otherwise.
 
         Raises EOFError if the connection is closed or the request is too long, ValueError or RecursionError
-        if it is not JSON.
+        if the request is not JSON.
         """
         part, descriptors, _, _ = socket.recv_fds(self.connection, 65536, 3)
         self.descriptors += descriptors

@@ -162,7 +162,7 @@ class Registry:
         ------
         Refused
             If no invitation has this token, the invitation has expired, another device has used it, or its
-            client is registered already. `register` may raise it too.
+            client is registered already. `register` may raise Refused too.
         """
         file = self._file(token)
         with self._alone():

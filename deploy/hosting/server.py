@@ -190,7 +190,7 @@ class Server:
         ServerError
             If another process has claimed the folder.
         """
-        import fcntl  # which Windows lacks, where no server runs
+        import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         certificates.private_folder(self.folder)
         folder = os.open(self.folder, os.O_RDONLY)

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """What a metric is."""
+    """The kind of a metric, its description, and the names of its labels."""
 
     kind: Literal["counter", "gauge"]
     help: str

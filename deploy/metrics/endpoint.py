@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploy.metrics.collector import Sources
 
 PORT = 9464  # the usual port of Prometheus exporters that belong to an application
-MOST = 64  # the most open connections; one more closes the oldest
+MOST = 64  # the most open connections; a further one closes the oldest
 PATIENCE = 5.0  # s from the first byte of a connection to its last
 LARGEST = 8192  # bytes of a request
 PLAIN = "text/plain; charset=utf-8"

@@ -44,7 +44,8 @@ class Runs:
     """The runs below a folder.
 
     A run's name is the path of its folder below this folder. Of the histories that exist before the first
-    call of `step`, only the newest gets samples, and its counters begin with 0.
+    call of `step`, the newest gets samples at once, and each other one when a line is added to it. The
+    counters of all these histories begin with 0.
 
     Parameters
     ----------
@@ -123,8 +124,8 @@ class _Run:
         self._end: str | None = None
         self._clients = 0
         self._round = 0
-        # A resume replaces the file, and its lines are read again. Starts with a higher number than
-        # `_starts`, rounds after such a start, and rounds after `_counted` are new.
+        # A resume replaces the file, and then all its lines are read again. A line counts as new if it is a
+        # start with a higher number than `_starts`, a round after such a start, or a round after `_counted`.
         self._starts, self._counted = 0, -1
         self._start, self._is_new = 0, False  # the place in the file
 

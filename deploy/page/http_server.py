@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deploy.page.run_sources import Shelf
 
-CONNECTIONS = 64  # the most open connections; one more closes the oldest
+CONNECTIONS = 64  # the most open connections; a further one closes the oldest
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
 HEADER_BYTES = 16_384  # of a request
 

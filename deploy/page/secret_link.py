@@ -24,7 +24,7 @@ def kept_token(file: Path) -> str:
 
     The address stays the same when the page is started again.
     """
-    if not file.exists() or not file.stat().st_size:  # empty: the machine lost its power meanwhile
+    if not file.exists() or not file.stat().st_size:  # empty: the power failed while the file was written
         file.unlink(missing_ok=True)
         write_private(file, new_token().encode())
     return file.read_text()

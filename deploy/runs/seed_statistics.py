@@ -97,7 +97,7 @@ def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | N
 def paired_verdict(groups: dict[str, list[RunHistory]]) -> list[str]:
     """Describe how each selector differs from uniform selection, with a 95 % interval over the seeds.
 
-    Only seeds in which both have finished count.
+    Only seeds with which both selectors have finished count.
     """
     if BASELINE not in groups:
         return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]

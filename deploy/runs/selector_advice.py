@@ -218,7 +218,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
 
 
 def _draws_independently(settings: Line) -> bool:
-    """Whether W = N / (K p) in the run, so that the weights can be checked."""
+    """Whether a client's importance is its draws / (the round's draws * p), so that it can be checked."""
     kind = selector_type(settings["selector"])
     given = parse_settings(str(settings["selector_settings"]))
     return (
@@ -238,7 +238,7 @@ def candidates(log: RunLog, names: Sequence[str]) -> dict[str, Selector]:
     log : RunLog
         The log.
     names : sequence of str
-        Selectors as on the command line, "name" or "name:setting=value,setting=value". If it is empty,
+        Selectors as on the command line, "name" or "name:setting=value,setting=value". If `names` is empty,
         `NAMES` and the selector of the run.
 
     Raises

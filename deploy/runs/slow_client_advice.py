@@ -34,7 +34,7 @@ class SlowClients(NamedTuple):
     waiting : Waiting
         Statistics of the run's durations.
     buffered : bool
-        Whether its rounds are buffered. Then no round waits for the clients that it selected, so
+        Whether the run's rounds are buffered. Then no round waits for the clients that it selected, so
         ``waiting.idle`` and ``waiting.missing`` mean nothing.
     sentences : tuple of str
         The advice: the settings to turn on or to change.

@@ -60,7 +60,8 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
                 ) from error
         finished = True
     finally:
-        # After the last outcome, too: the processes have written everything, and take a second to exit.
+        # The processes are killed even after the last outcome: they have written everything, and would take a
+        # second to exit.
         executor.shutdown(wait=finished, kill_workers=True)
 
 

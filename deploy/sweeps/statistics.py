@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
     difference: Interval
     """The difference of the metric: `selector` minus `other`."""
     pairs: int
-    """The number of seeds that both have."""
+    """The number of seeds that both selectors have."""
     p: float
     """The p value of a two-sided paired t test; NaN with fewer than two pairs or with a non-finite value."""
     corrected: float

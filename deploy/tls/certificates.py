@@ -29,7 +29,7 @@ RENEWAL = timedelta(days=30)  # a start of the server renews a certificate that 
 AUTHORITY_VALIDITY = timedelta(days=3650)  # of the certificate of an authority whose key is kept
 AUTHORITY_KEY = "ca.key"  # the name of the file with the authority's key
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(days=1)  # a new certificate is valid also for peers whose clock is late by this much
+CLOCK_SKEW = timedelta(days=1)  # a new certificate is valid even for peers whose clock is slow by this much
 
 
 @dataclass(frozen=True)

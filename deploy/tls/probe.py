@@ -69,7 +69,7 @@ def unreachable(
 def _why_refused(
     error: ssl.SSLCertVerificationError, server: str, ca: Path, timeout: float, name: str | None
 ) -> str:
-    """Return why the certificate of a server is refused, and what to do; the other arguments as above."""
+    """Return why a server's certificate is refused, and what to do. See `unreachable` for the parameters."""
     reason = error.verify_message
     if error.verify_code in _FOREIGN:
         return f"{reason}: ca.crt belongs to another server"

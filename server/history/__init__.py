@@ -15,10 +15,10 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``reported_norms`` (the ‖w_m - w_t‖ that the clients report, divided by the learning rate, before
         the guard clips them), ``train_losses``, ``reply_seconds`` (from the TRAIN message until the server
         had the reply),
-        ``training_seconds`` and ``batteries`` (%), both as the clients report them; the last three are empty
-        if nothing is known;
-        only with ``mode = "buffered"`` (otherwise empty, 0 and empty): ``staleness``: how many rounds ended
-        while each client trained; ``num_stale``: the number of updates that were rejected as too stale;
+        ``training_seconds`` and ``batteries`` (%), both as the clients report them; ``reply_seconds``,
+        ``training_seconds`` and ``batteries`` are empty if nothing is known;
+        of buffered rounds (in other rounds empty, 0 and empty): ``staleness``: how many rounds ended while
+        each client trained; ``num_stale``: the number of updates that were rejected as too stale;
         ``in_flight``: ids of the first 1000 clients that train when the round ends;
         ``failures`` and ``clipped``: lists of objects, each with a ``client`` and a ``reason``;
         ``quarantined``: ids of the available clients that were left out because they were in quarantine;
@@ -38,7 +38,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients
         that evaluated the model
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none); written before the first round and when clients are added
+        ``client_groups`` (names, null for none); written before the line of round 1, after clients were
+        added, and after lines were lost
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGEST = 1e50
 """A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
 MOST = 2**31 - 1
-"""The largest whole number: of rounds, indexes and draws."""
+"""The largest allowed number of a round, an index or draws."""
 
 
 def _number(value: Any) -> int | float | None:

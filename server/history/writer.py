@@ -72,7 +72,7 @@ class HistoryWriter:
             The last round whose line stays; 0: round 0 is repeated, too.
         run : mapping
             The content of a ``run`` line, which is written if the file has no line. The ``resume`` line gets
-            its ``started`` and ``num_rounds``.
+            ``started`` and ``num_rounds`` from this content.
 
         Raises
         ------

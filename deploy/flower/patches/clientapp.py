@@ -25,7 +25,7 @@ USED = (
 
 
 def patch() -> None:
-    """Use the channel, fetch or send several parts of a message at once, and soon retry missing parts."""
+    """Use the channel, fetch or send several parts of a message at once, and retry missing parts soon."""
     use_channel()
     patch_before_fork()
 

@@ -36,7 +36,8 @@ LATE = 10.0  # s that a node may take to send its next heartbeat after the last 
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
 SILENCE = 11.0  # s without a byte from a peer, after which its connection counts as ended
 # gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. A device
-# that uploads 4 MB at 40 kB/s would never succeed. So the answer may take ten minutes.
+# answers a ping only after an upload, so an upload of 4 MB at 40 kB/s would never succeed. So the answer may
+# take ten minutes.
 PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
 # gRPC also ends a connection whose peer pings too often. So the server allows twice as many pings as a
 # SuperNode sends.

@@ -34,7 +34,7 @@ USED = (
 
 
 def patch() -> None:
-    """Use the channel, fetch missing parts of a message soon or give up, and survive a locked database."""
+    """Use the channel, retry missing parts of a message soon and not for ever, survive a locked database."""
     retry_after_500()
     channel = use_channel()
     replace(_RUNTIME, run_=ended_by_signals(importlib.import_module(_RUNTIME).run_, channel))

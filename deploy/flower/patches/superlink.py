@@ -127,7 +127,7 @@ def patch() -> None:
     joined_objects.answer_nodes(importlib.import_module(_FLEET).FleetServicer)
     joined_objects.answer_apps(handlers)
 
-    # Flower converts every request for lines of the log that are not written.
+    # Flower converts every request to a dict for a line of the log that is not written (level DEBUG).
     replace(_FLEET, MessageToDict=lambda request: request)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the

@@ -170,7 +170,7 @@ def reply_to_unreceived_messages(loop: Any) -> None:
         reply = app.Message(error, reply_to=messages[0])
         loop._insert_message(reply, settings["state"], settings["object_store"])
         run, message = messages[0].metadata.run_id, messages[0].metadata.message_id
-        # If the message cannot be confirmed, the SuperLink delivers it again. `stopped` is a BaseException.
+        # If the message cannot be confirmed, the SuperLink delivers it again. `stopped` is not an Exception.
         with contextlib.suppress(Exception, stopped):
             settings["confirm_message_received"](run, message)
         return run

@@ -72,7 +72,7 @@ class _AppServer:
 
 
 class AppServers:
-    """Starts and ends a SuperNode's app servers, and forks messages from them. One thread calls it."""
+    """Starts and ends a SuperNode's app servers, and forks messages from them. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._servers: OrderedDict[str, _AppServer] = OrderedDict()  # by bundle's hash, the last used last
@@ -175,7 +175,8 @@ class AppServers:
 def supported() -> bool:
     """Tell whether messages are forked from app servers.
 
-    They are unless the environment variable `APP_SERVERS` is "0". An app server needs Linux: it must know the
-    number of its threads, and on macOS a process that has used certain system libraries cannot fork.
+    On Linux they are, unless the environment variable `APP_SERVERS` is "0". An app server needs Linux: it
+    must know the number of its threads, and on macOS a process that has used certain system libraries cannot
+    fork.
     """
     return sys.platform == "linux" and os.environ.get(APP_SERVERS) != "0"

@@ -240,7 +240,7 @@ class Gate:
         try:
             check, frames = SettingsCheck(), FrameCounter()
             received = 0
-            # Each stranger takes little memory.
+            # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
                 received += len(data)
                 data = check.allowed(data)
@@ -297,7 +297,10 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return the number of strangers' connections that takes half of this process's limit of open files."""
+    """Return how many strangers' connections, of two files each, take half of the allowed open files.
+
+    Without a limit of open files, return `ALL_STRANGERS`.
+    """
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

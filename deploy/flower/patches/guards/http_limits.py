@@ -38,7 +38,8 @@ USED = (
     f"{_PROTOCOL}:AutoHTTPProtocol.connection_made",
     f"{_PROTOCOL}:AutoHTTPProtocol.connection_lost",
     f"{_PROTOCOL}:AutoHTTPProtocol.data_received",
-    # Only the protocol of httptools has these two. That of h11 has its own limit, and Flower does not use it.
+    # Only uvicorn's protocol with httptools has these two methods. The protocol with h11 has its own limit;
+    # Flower does not use it.
     f"{_PROTOCOL}:AutoHTTPProtocol.on_message_begin",
     f"{_PROTOCOL}:AutoHTTPProtocol.on_headers_complete",
     f"{_LOOP}:auto_loop_factory",
@@ -91,7 +92,7 @@ def limited(protocol: Any) -> Any:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._address = (transport.get_extra_info("peername") or ("", 0))[:2]  # it may be gone already
+            self._address = (transport.get_extra_info("peername") or ("", 0))[:2]  # the peer may have hung up
             strangers.add(self._address, transport)
             self._deadline = self.loop.call_later(FIRST_REQUEST, strangers.close, self._address)
 

@@ -133,7 +133,7 @@ def read_at_once(store: type) -> None:
 
 
 def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
-    """Return, for each known object of these, the number of stored objects that have it as a child."""
+    """Return, for each of these objects that is known, how many stored objects have it as a child."""
     return _looked_up(database, _COUNTS, names)
 
 

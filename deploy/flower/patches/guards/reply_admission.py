@@ -70,9 +70,9 @@ class _Pushes:
         Parameters
         ----------
         objects : set[str]
-            The ids of all its objects.
+            The ids of all objects of the message.
         missing : set[str]
-            The ids of its objects that have not arrived. All other objects are in `present`.
+            The ids of those that have not arrived. All others are in `present`.
         """
         message = len(self._bytes)
         for name in missing:

@@ -36,8 +36,8 @@ from deploy.processes.file_limit import raise_file_limit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# A thread for each of the `WAITING_CALLS`, and for some requests that are being answered. Held requests
-# occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
+# The threads of the gRPC server: one for each of the `WAITING_CALLS`, the others for requests that are being
+# answered. Held requests occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
 THREADS = 1000
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
@@ -183,7 +183,7 @@ class FrontDoor:
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        """Return a request's handler, which gets the body as a stream and can refuse it before it is read."""
+        """Return a request's handler. It gets the body as a stream, so it can refuse the request unread."""
         grpc = importlib.import_module("grpc")
         if call.method not in self._methods:
             return None
@@ -227,8 +227,9 @@ class FrontDoor:
 
         if self._methods[call.method] not in HELD_METHODS:
             return grpc.stream_unary_rpc_method_handler(answer)
-        # gRPC calls such a function with a third argument, by which any thread may send the answer later. To
-        # the node, one answer looks the same, whether it is sent alone or as a stream.
+        # Because of this attribute, gRPC passes the argument `send`, by which any thread may send the answer
+        # later. gRPC reads the attribute only of functions that answer with a stream. To the node, a single
+        # answer and a stream of one answer look the same.
         answer_later.experimental_non_blocking = True  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(answer_later)
 

@@ -113,7 +113,7 @@ def patch() -> None:
 
 
 def find_objects(state: Any) -> None:
-    """Let states of this class look up an object that is available in one statement.
+    """Let states of this class look up an available object with one statement.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def find_objects(state: Any) -> None:
 def store_objects(state: Any) -> None:
     """Let states of this class store an object in four statements.
 
-    If the object's push session is not named or has expired, Flower's method does it.
+    If the object's push session is not named or has expired, Flower's method stores the object.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ after `LOG` bytes, so pages that were deleted in the meantime are not copied. As
 machine may lose the last transactions, and never damages the file.
 
 Debian's SQLite overwrites deleted content with zeros, which writes each model twice. Here it does this only
-in pages that it writes anyway (secure_delete = FAST). Who can read the file could also read the content
+in pages that it writes anyway (secure_delete = FAST). Whoever can read the file could also read the content
 before it was deleted.
 """
 
@@ -17,7 +17,7 @@ import importlib
 from deploy.flower.patches.shared import replace
 
 LOG = 64 * 1024 * 1024  # bytes
-_PAGE = 4096  # bytes of a page of SQLite's
+_PAGE = 4096  # bytes of a page of the database
 
 _MIXIN = "flwr.supercore.sql_mixin"
 USED = (f"{_MIXIN}:SQLITE_PRAGMAS",)

@@ -54,7 +54,7 @@ def take_turns(mixin: Any) -> None:
 
 
 class Turns:
-    """A lock that threads get in the order in which they ask. A thread that has it may take it again.
+    """A lock that threads get in the order in which they ask. The thread that has the lock may take it again.
 
     Python's own locks have no order. A ServerApp that looks for the replies of 1,000 devices again and again
     would take the lock each time before a device that waits for it.
