@@ -347,7 +347,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _add(total: NDArray[Any], begin: int, rows: NDArray[Any], factors: Floats) -> None:
-    """Add factors (R,) times rows (R, n) to the total's entries from ``begin`` on. This overwrites the rows.
+    """Add factors (R,) times rows (R, n) to the total's entries from ``begin`` on. The rows are overwritten.
 
     The rows are added one after another, so that the result does not depend on how updates are grouped.
     """
