@@ -38,8 +38,8 @@ HALF = "half-precision"
 the message has the numbers times 2^-e. In messages to clients it also holds ``record``, the name of the
 record with the arrays, and ``types``, the types that the arrays had."""
 _TOP = 15  # the numbers in a message are below 2^15; the largest float16 is 65504
-_LEAST = -100  # the smallest exponent; 2^100 is a float32
-_LARGEST = 1023  # the largest exponent; 2^1023 is a float64
+_LEAST = -100  # the smallest exponent e; the factor 2^-e = 2^100 fits into float32
+_LARGEST = 1023  # the largest exponent e; 2^1023 fits into float64
 _TYPES = ("float32", "float64")
 _FULL = "_full_precision"  # attribute of a sent message: the record with w_t
 _NO_MOD = 0  # flwr.common.constant.ErrorCode.UNKNOWN

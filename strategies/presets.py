@@ -60,10 +60,9 @@ class Options(TypedDict, total=False):
 class Forecast(SelectionStrategy):
     """The default strategy: it forecasts the norm of each client's update from its size and its past norms.
 
-    It is not from a paper. It mixes 32 forecasts, and the forecasts that explained the last draws best get
-    the largest weights. The aggregate is unbiased in every round. There is nothing to tune.
-    `strategies.selectors.forecast.forecast` has measurements: where it does better than others, and where
-    worse.
+    This strategy is not from a paper. It mixes 32 forecasts, and the forecasts that explained the last draws
+    best get the largest weights. The aggregate is unbiased in every round. There is nothing to tune.
+    docs/results/forecast.md has measurements: where this strategy does better than others, and where worse.
 
     Parameters
     ----------

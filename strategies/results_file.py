@@ -1,4 +1,4 @@
-"""The results of all rounds on disk: the metrics that Flower's `Result` returns to the caller.
+"""The results of all rounds on disk: the metrics in the `Result` that `SelectionStrategy.start` returns.
 
 The file has one line for each result. Every round appends to the file.
 

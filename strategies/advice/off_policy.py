@@ -6,8 +6,8 @@ rounds from the estimates of the rounds, with a confidence interval.
 
 The interval. The errors of different rounds are uncorrelated, because the estimate of each round has the
 right mean, whatever the log drew in earlier rounds. So the variance of the sum of the errors is the sum of
-their variances. It is estimated from the differences between successive rounds, so that slow changes of the
-true sums do not count as errors. The errors have heavy tails, because a client that is seldom drawn has a
+their variances. This sum is estimated from the differences between successive rounds, so that slow changes of
+the true sums do not count as errors. The errors have heavy tails, because a client that is seldom drawn has a
 large weight. So the quantile is that of Student's t. Its degrees of freedom are half of the number of
 differences that dominate the sum of squares, since each round is part of two differences. `cohort bench
 advice` measures how often the intervals hold the truth.

@@ -74,7 +74,7 @@ class Evidence:
         self._rounds.append(np.vstack([terms.sum(axis=1), (terms**2).sum(axis=1), errors]))
 
     def against(self, name: str, other: str = BASELINE) -> Interval:
-        """Estimate the variance with the distribution `name` over that with `other`."""
+        """Estimate the variance with the distribution `name`, divided by the variance with `other`."""
         i, j = self.names.index(name), self.names.index(other)
         x, y = (np.stack([each[:, at] for each in self._rounds], axis=1) for at in (i, j))
         first, *others = (
@@ -119,14 +119,14 @@ class Replay:
         return np.stack([round.restricted(each.probabilities) for each in self._selectors.values()])
 
     def matters(self, round: LoggedRound) -> bool:
-        """Whether a selector must leave clients out: more were available than it selects."""
+        """Return whether a norm is known, and more clients were available than a selector selects."""
         return round.clients.size > 0 and round.sizes.size - round.absent.size > self._k
 
     def learn(self, round: LoggedRound, distributions: Floats) -> None:
         """Let the selectors learn from a round, in which they had these distributions (S, M).
 
-        If all available clients were selected, each selector draws by itself, and learns from its own draws.
-        Otherwise it learns from the draws of the log.
+        If the log selected all available clients, and these are more than K, each selector makes draws of its
+        own and learns from them. Otherwise it learns from the draws of the log.
         """
         if not round.clients.size:
             return

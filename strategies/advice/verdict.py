@@ -62,7 +62,7 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
 def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> dict[str, float]:
     """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`.
 
-    The logarithmic half-width of an interval shrinks as the root of the number of rounds.
+    The half-width of an interval, in logarithms, is in proportion to 1/sqrt(number of rounds).
     """
     doubts = {}
     for other in evidence.names:
@@ -76,7 +76,7 @@ def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> di
 
 
 def _factor(interval: Interval, limit: float) -> float:
-    """Return the factor by which the rounds must increase so that the interval ends below the limit."""
+    """Return the factor by which the number of rounds must grow so that the interval ends below the limit."""
     room = math.log(limit / min(interval.value, 1.0))
     width = math.log(interval.high / interval.value)
     return (width / room) ** 2 if room > 0 else math.inf

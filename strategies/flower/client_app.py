@@ -31,8 +31,9 @@ class ReportingClientApp(ClientApp):
     """A ClientApp that answers ``query.status``, ``query.loss`` and ``query.norm`` for any app.
 
     It takes the place of Flower's ClientApp. The loss is that of the app's evaluate function. The norm is
-    that of an update that the app's train function makes. TRAIN replies also hold the client's identity. If
-    the report says that the client is not available, these questions and TRAIN messages do not call the app.
+    that of an update that the app's train function makes. TRAIN replies also hold the client's identity
+    and properties. If the report says that the client is not available, these questions and TRAIN messages do
+    not call the app.
 
     A mod could not answer queries: Flower refuses a query without a handler before it calls any mod.
 
@@ -65,7 +66,7 @@ class ReportingClientApp(ClientApp):
         self._own_queries: set[str] = set()  # the types of queries that the app itself answers
 
     def query(self, action: str = "default", **options: Any) -> Any:
-        """Register a query function, as in Flower's ClientApp. It takes precedence over the answers here."""
+        """Register a query function, as in Flower's ClientApp. It replaces the answer of this class."""
         self._own_queries.add(f"query.{action}")
         return super().query(action, **options)
 

@@ -150,7 +150,7 @@ class StatusQuestions:
             self._probed = True
             first, wait = ENOUGH, min(_PROBE, deadline)
             if self._polling.ask_status is None:
-                first, wait = 1, deadline  # one node speaks for all: it gets the time to import its app
+                first, wait = 1, deadline  # it decides for all nodes, so it gets the time to import its app
             reports = self._answers(grid, nodes[:first], wait)
             rest = nodes[first:]
             asks = self.asks(online)
@@ -173,7 +173,7 @@ class StatusQuestions:
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """Take answers to these questions, and no longer answers to earlier questions to the same nodes.
+        """From now on, accept answers to these questions, but not to earlier questions to the same nodes.
 
         ``asked`` holds the node of each question, by the id of its message.
         """

@@ -461,7 +461,7 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Convert places among the untouched clients to ranks among all clients; M is past the last."""
+        """Return the ranks among all clients of places among the untouched clients; M for the end."""
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:

@@ -89,7 +89,8 @@ def _quantile(ordered: Floats, count: int, share: float) -> float:
 
 
 _LONGEST = 10.0
-"""Times the median norm. A longer update counts in the mean as if it were scaled down to this norm."""
+"""The largest norm that counts fully, in multiples of the median norm. A longer update counts in the mean as
+if it were scaled down to this norm."""
 
 
 def mean_weights(sizes: Floats, norms: Floats) -> Floats:

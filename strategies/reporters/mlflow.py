@@ -124,13 +124,13 @@ class MLflow(Reporter):
     def _create_database(self, path: Path) -> None:
         """Create an empty database under another name, and then rename it.
 
-        MLflow creates the tables one after another, in several seconds. It cannot use a database in which
-        some are missing because the process was killed.
+        MLflow creates the tables one after another, in several seconds. If the process is killed in between,
+        some tables are missing, and MLflow cannot use the database.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         new, copy = (path.with_name(f"{path.name}.{suffix}") for suffix in ("new", "copy"))
         for each in (new, new.with_name(f"{new.name}-journal")):
-            each.unlink(missing_ok=True)  # of a process that was killed
+            each.unlink(missing_ok=True)  # a process that was killed has left it
         self._mlflow.MlflowClient(tracking_uri=f"sqlite:///{new}")
         shutil.copyfile(new, copy)  # MLflow keeps the first file open
         copy.replace(path)

@@ -16,7 +16,7 @@ from .scalars import groups, numbers
 if TYPE_CHECKING:
     from .base import RoundReport, RunInfo
 
-PATIENCE = 2.0  # seconds that a connection may take; the others wait meanwhile
+PATIENCE = 2.0  # seconds that a connection may take; the other connections wait meanwhile
 _COUNTERS = {
     "rounds": "Completed rounds",
     "skipped_rounds": "Rounds that left the model unchanged",
@@ -50,8 +50,8 @@ class Prometheus(Reporter):
     port : int
         The port; 0 takes a free port.
     address : str (default: "127.0.0.1")
-        The address to listen on. Whoever can reach it can read the numbers, so it is only this machine by
-        default.
+        The address to listen on. Every program that can reach this address can read the numbers. With the
+        default, only programs on this machine can.
 
     Attributes
     ----------

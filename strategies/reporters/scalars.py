@@ -26,7 +26,7 @@ def scalars(report: RoundReport) -> dict[str, float]:
     evaluate      the metrics of ``evaluate_fn``
     train         the clients' metrics from training, averaged
     clients       the clients' metrics from federated evaluation, averaged
-    group/NAME    the same for each group
+    group/NAME    the metrics of ``clients``, averaged in each group
     round         ``seconds``; numbers of clients: ``available``, ``selected``, ``responded``, ``failed``,
                   ``clipped``, ``quarantined``, ``silent``; ``skipped`` is 1 if the round was skipped; of
                   buffered rounds: ``staleness`` (the mean of the used updates), ``stale`` (rejected updates)

@@ -324,7 +324,7 @@ class Model:
             return np.array([self._sum_of_squares(row) for row in rows])
         whole = rows.shape[1] // _COLUMNS * _COLUMNS
         columns = rows[:, :whole].reshape(len(rows), -1, _COLUMNS)  # a view
-        # A sum with dtype=np.float64 gives the same, and takes longer.
+        # The argument dtype=np.float64 of `sum` would give the same squares, and take longer.
         squares: Floats = np.einsum("rij,rij->rj", columns, columns).astype(np.float64).sum(axis=1)
         rest = rows[:, whole:]
         if rest.shape[1]:
@@ -347,7 +347,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _add(total: NDArray[Any], begin: int, rows: NDArray[Any], factors: Floats) -> None:
-    """Add factors (R,) times rows (R, n) to the total's entries from ``begin`` on. This overwrites the rows.
+    """Add factors (R,) times rows (R, n) to the total's entries from ``begin`` on. The rows are overwritten.
 
     The rows are added one after another, so that the result does not depend on how updates are grouped.
     """

@@ -49,7 +49,8 @@ class Guard:
     """Clips the values that clients send, counts offences, and quarantines repeat offenders.
 
     **Limits.** The limit of a value is computed from recent values of many clients:
-    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
+    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``. Here and below, `factor`, `deviations` and
+    the like are settings (`GuardSettings`).
 
     - The centre is the median of the newest 32 values, or of all values of this round if there are more than
       32.
@@ -85,17 +86,17 @@ class Guard:
 
     A standard deviation above 0.23 is replaced by 0.23. Early in a run few clients are known, and liars
     may be a large part of them, because a selector may draw liars often. Their agreements would then inflate
-    the standard deviation, and so hide them. There is
-    one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
-    known clients too far below the centre.
+    the standard deviation, and so hide them. There is one exception: the standard deviation is kept if its
+    replacement would put more than n/4 + 1 of the n known clients too far below the centre.
 
-    In buffered rounds, the other clients trained from earlier models. So the false update of a client that
-    answers at once opposes their updates less. Therefore the guard remembers 128 updates. It compares each
-    with one update of every other client, the one trained from the model nearest to its own. An update that
-    arrives later takes part, too (`buffered.directions.VersionedDirections`). For a client with two
-    replies or more, the agreement need only be below 0.42 · (-4/sqrt(D)). 0.42/sqrt(D) is the standard
-    deviation of the average of a client's cosines over many replies if directions are random, so this limit,
-    too, is four standard deviations below 0.
+    In buffered rounds, a client that answers at once has trained from a newer model than most other clients.
+    So its false update opposes their updates less. Therefore the guard remembers 128 updates. It compares
+    each of them with one update of every other client: the one that was trained from the nearest model. The
+    comparison is repeated when further updates have arrived (`buffered.directions.VersionedDirections`). For
+    a client with two replies or more, the bound -4/sqrt(D) is replaced by 0.42 · (-4/sqrt(D)). If directions
+    are random, 0.42/sqrt(D) is the standard deviation of an exponential average of many cosines in which the
+    newest has the weight 0.3. The agreements of buffered rounds are other averages, so this bound is only
+    about four of their standard deviations below 0.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two
@@ -359,8 +360,8 @@ class Guard:
     def resting(self, round: int) -> Ints:
         """Return the clients that were drawn more than `draws` times their fair number, ascending.
 
-        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T
-        times in T rounds, whatever it reports. e is its fair number of draws in a round.
+        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T times in
+        the first T rounds, whatever it reports. Here e is the client's fair number of draws in a round.
         """
         return self._resting[self._rests_until[self._resting] > round]
 

@@ -41,7 +41,8 @@ _CHANCE = 4.0
 """How many standard deviations below 0 a cosine must be to oppose the others. The standard deviation is that
 of the cosine of random vectors."""
 _AVERAGED = sqrt(NEWEST_SHARE / (2 - NEWEST_SHARE))
-"""The standard deviation of an agreement over many replies, in multiples of that of one cosine."""
+"""The standard deviation of an exponential average of many cosines, in multiples of that of one cosine. It is
+used in buffered rounds only."""
 _HEAVY = 4.0
 """The spread at which the margin is doubled, since widely spread norms have heavier tails than a lognormal
 distribution."""

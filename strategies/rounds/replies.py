@@ -130,7 +130,7 @@ class SpeculativeSum:
         return dict(zip(updates, norms, strict=True))
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``. The first call reuses the sum of `examine` if it is equal."""
+        """Return the sum over ``updates``; in the first call the sum of `examine` if its terms are equal."""
         total, self._total = self._total, None
         if (
             total is not None

@@ -32,8 +32,8 @@ class RoundLog:
 
     def __init__(self, roster: Roster, kind: type[Selector], name: str) -> None:
         self._roster, self._kind, self._name = roster, kind, name
-        self._eligible: tuple[str, int, int] | None = None  # what was logged last
-        self._told_of_report = False  # whether the log warned that no client reports what is needed
+        self._eligible: tuple[str, int, int] | None = None  # the last logged conditions and numbers
+        self._told_of_report = False  # whether the warning `no_report` was logged
 
     def eligible(self, round: int, conditions: Eligibility, count: int, others: int) -> None:
         """Log how many clients are eligible, whenever the conditions or these numbers change.

@@ -39,7 +39,7 @@ class _Drawn:
 
     count: int  # how often it was drawn while it was idle
     probability: float  # of its first draw, among the idle clients
-    importance: float  # the sum over selections of n W (budget times importance), or of n while it was busy
+    importance: float  # the sum of n W (budget times importance) over its draws, and of n while it was busy
     weight: float  # its credit
     state: State = State.WAITING
     version: int = 0  # the round in which it was asked; 0: not asked yet
@@ -54,10 +54,10 @@ class Buffer:
     run is unbiased if this holds for all its selections, and if each credit becomes part of the weight of
     exactly one update.
 
-    **A client cannot be drawn while it trains.** A client that takes ten times as long is idle at fewer of
-    the draws. In FedBuff, weights take only the idle clients into account. So the slow client sends fewer
-    updates, none of which weighs more, and its share of the aggregate is too small. The selector cannot
-    repair this, since the shares depend on all durations.
+    **A client cannot be drawn while it trains.** A client that trains ten times as long as the others is idle
+    at fewer of the draws. In FedBuff, weights take only the idle clients into account. So the slow client
+    sends fewer updates, none of which weighs more, and its share of the aggregate is too small. The selector
+    cannot correct this share, since it depends on the durations of all clients.
 
     **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
     from the idle clients. Let Λ be the sum of λ_m over the idle clients. The selector's weights satisfy E[Σ
@@ -105,11 +105,11 @@ class Buffer:
     **Clients that reply at once.** Clients that reply at once would fill the first buffers before any norm or
     direction is known. Later, they would fill most buffers before the updates of other clients arrive: three
     such liars fill a buffer of K = 3. So the first round of a run ends only after C arrivals, if C is more
-    than K. And if n clients are available, an arrival counts towards K only if fewer than two arrivals of its
-    client counted in the last n/2K rounds. So no client has more than twice the mean share of the arrivals
-    that end rounds. Updates that do not count are used as well, in the step of their round, so the rule
-    changes no credit. If no client is left to ask, the round ends. With ``mode.count_busy=False``, every K
-    arrivals end a round, as in FedBuff.
+    than K. And if n clients are available, at most 2 + 2 K t/n arrivals of a client count towards K in t
+    rounds. So over many rounds no client has more than twice the mean share of the arrivals that end rounds.
+    Updates that do not count are used as well, in the step of their round, so the rule changes no credit. If
+    no client is left to ask, the round ends. With ``mode.count_busy=False``, every K arrivals end a round, as
+    in FedBuff.
 
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
@@ -136,7 +136,7 @@ class Buffer:
         self.mode, self.size, self.counts_busy = mode, size, counts_busy
         self.num_draws, self.num_asked = 0.0, 0
         self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
-        self._ended: list[int] = []  # the clients whose training has ended in this round, in this order
+        self._ended: list[int] = []  # the clients whose training has ended in this round, in order
         self._round, self._draws_in_round = 0, 0
         self._available = 0  # how many clients were available at the last draw
         self._counted: set[int] = set()  # the clients in `_ended` whose arrivals count
@@ -151,7 +151,7 @@ class Buffer:
     def fill(
         self, opened: Opened, choose: Callable[[Opened], Selection], shares: Callable[[Ints], Floats]
     ) -> list[int]:
-        """Draw clients for the free places, and return the clients to ask now, in this order.
+        """Draw clients for the free places, and return the clients to ask now, in the order of asking.
 
         `begin` must have been called for the round.
 
@@ -234,7 +234,7 @@ class Buffer:
 
     @property
     def enough(self) -> int:
-        """How many arrivals end the round: K; in the first round of a run C, if C is more."""
+        """How many arrivals end the round: K; in round 1 with `count_busy`, the larger of K and C."""
         if self._round > 1 or not self.mode.count_busy:
             return self.size
         return max(self.size, self.mode.concurrency)
@@ -319,8 +319,8 @@ class Buffer:
         Returns
         -------
         Selection
-            The S clients whose training ended in this round, in this order, with their weights without the
-            staleness factor.
+            The S clients whose training ended in this round, in the order in which it ended. The weights are
+            without the staleness factor.
         ndarray of int, shape (S,)
             The staleness of each client's update.
         """

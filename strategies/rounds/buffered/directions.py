@@ -23,12 +23,12 @@ class VersionedDirections:
     If there is no room for a new update, the oldest update that is not among its client's four newest is
     forgotten. If all updates are among these, the oldest of all is forgotten.
 
-    Honest updates of different models differ, too: the model has moved, perhaps beyond the minimum. So an
-    update is compared with the updates of the models nearest to its own. Each other client counts once, with
-    its update that was trained from the nearest model, and with the weight exp(-d/3), where d is the number
-    of rounds between the two models. The *company* of an update is the sum of these weights. With more
-    company, the cosine of the update with the weighted sum is more reliable. A client's agreement is the mean
-    of the cosines of all its remembered updates, weighted by their company.
+    Honest updates also differ if they were trained from different models: between these models, the global
+    model has moved, perhaps beyond the minimum. So an update is compared with one update of each other
+    client: the one that was trained from the nearest model. This other update has the weight exp(-d/3), where
+    d is the number of rounds between the two models. The *company* of an update is the sum of these weights.
+    With more company, the cosine of the update with the weighted sum is more reliable. A client's agreement
+    is the mean of the cosines of all its remembered updates, weighted by their company.
 
     The first client that sends an update of the newest model has little company, so this update hardly counts
     in its agreement. The update counts when the updates of other clients from the same model have arrived.
@@ -104,7 +104,7 @@ class VersionedDirections:
 
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
-    """Return (n,) the cosine of each unit vector (n, D) with the sum of others, and (n,) its company."""
+    """Return (n,) each unit vector's cosine with the weighted sum of others (n, D), and (n,) its company."""
     products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)

@@ -37,7 +37,7 @@ class Patience:
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
     after each further silence for 64. Every three answers cancel one silence. An answer that arrives after
     the wait is an answer too, and its response time is remembered. A late answer also ends the
-    quarantine at once, if at most one silence of the client is left that answers have not cancelled.
+    quarantine at once, unless two silences of one kind of message are not cancelled yet.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 

@@ -13,8 +13,7 @@ class MultinomialSelector(StreamSelector):
 
     With replacement, a client that was drawn N_m times trains once and has the weight N_m/K. (In the analysis
     of Power-of-Choice the copies of a client perform local updates independently, so their noise averages
-    out.) This is a strong baseline if
-    ||g_m|| differs little between clients.
+    out.) Multinomial sampling is a strong baseline if ||g_m|| differs little between clients.
     """
 
     name = "md"

@@ -38,7 +38,7 @@ def learn(
     A client that did not reply took at least as long as the last reply of the round. For such a client, the
     filter uses the expected z, given that z is above this bound. If a client's duration becomes a hundred
     times longer, the filter learns this in two replies. The error of the first reply is clipped, since the
-    reply may be an outlier, but it widens the client's variance.
+    reply may be an outlier. The clipped part widens the client's variance, so the second reply counts more.
 
     Parameters
     ----------

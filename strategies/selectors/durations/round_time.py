@@ -58,9 +58,8 @@ def best_masses(
     Where sampling noise dominates, the number of rounds that SGD needs is proportional to V. A round takes
     the expected maximum T(P) of K draws' durations. The result minimises V(P) T(P) under
     least Q_b <= P_b <= most Q_b, by exponentiated gradient steps that are only taken if they lower V T. V T
-    is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the group's
-    mean duration.
-    V T of the result is at most that of P = Q.
+    is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the group's mean
+    duration. V T of the result is at most that of P = Q.
 
     Parameters
     ----------

@@ -263,7 +263,7 @@ class FLICSSelector(GroupSelector):
         return np.pad(array, (0, self._num_groups() - array.size))
 
     def _rates(self, context: RoundContext, a: Ints) -> Floats:
-        """Return r (G,), the expected number of selected clients of each group; a (G,) are available."""
+        """Return r (G,), the expected number of selected clients of each group; `a` (G,): the available."""
         given, k = self._settings, context.k
         n = self._per_group("participants").astype(np.float64)
         # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and t_j counts

@@ -26,7 +26,7 @@ from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
 
 ON_SCORES, ON_EVERYBODY = 0.95, 0.05
 CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
-SMOOTHING = 0.1  # of the mean score
+SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
 TRIES = 8
 

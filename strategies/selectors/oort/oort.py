@@ -75,8 +75,8 @@ class OortSelector(PlainMeanSelector):
     fast clients if it knows on which kind of device they run). If there are fewer than εK unexplored clients,
     explored clients take the rest of these places, and vice versa.
 
-    The published code (``oort/oort.py``) differs from the paper in three points. It scales U to [0, 1] before
-    it adds sqrt(0.1 log R / L_i) (setting `normalised`). T is a percentile of the durations. The percentile
+    The published code (``oort/oort.py``) differs from the paper in three points. U is scaled to [0, 1] before
+    sqrt(0.1 log R / L_i) is added (setting `normalised`). T is a percentile of the durations. The percentile
     grows by 5 points (`pace=0.05`) if the sum of U changed by less than 10 %, and shrinks by 5 points if it
     changed by more than 500 %. The code prefers large clients when it explores.
 

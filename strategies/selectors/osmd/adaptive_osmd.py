@@ -53,7 +53,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
     effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the
-    largest λ ||g||² as ā. This must be a misprint of λ² ||g||², which the rest of the paper uses. Here ā has
+    largest λ ||g||² as ā. The factor λ must be a misprint of λ², which the rest of the paper uses. Here ā has
     one of three sources: the setting `a_max`; with ``ask_norms=True``, the largest a of the clients that
     answer before round 1; or by default, the largest a observed so far. In the first two cases, ā stays
     constant. The largest a of the first round alone would not be enough: if norms have heavy
