@@ -24,7 +24,7 @@ from strategies.selectors import selector_type
 from tasks.base import Metrics
 
 from .best_and_last_model import Models
-from .divergence import Divergence
+from .divergence_and_standstill import Divergence
 from .early_stop import EarlyStop
 from .history import FILE_NAME, HistoryWriter, read_lines
 from .settings import CHECKPOINTS, RunSettings, check_same_run

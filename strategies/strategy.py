@@ -51,10 +51,10 @@ from .run.buffered_rounds import BufferedRounds
 from .run.description import RunDescription
 from .run.evaluation import ClientEvaluation
 from .run.log_lines import counts_not_logged
-from .run.progress import Progress
 from .run.round_end import RoundEnding
 from .run.round_log import RoundLog
 from .run.round_start import RoundOpening
+from .run.saved_progress import Progress
 from .run.saved_run import SavedRun
 from .run.selector_clients import SelectorClients, needs_status
 from .run.training import ClientTraining

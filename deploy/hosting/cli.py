@@ -23,7 +23,7 @@ from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, 
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, PAGE_PORT, STRANGER, Server, ServerError
 from deploy.metrics.collector import Sources
-from deploy.metrics.endpoint import check_address, serving, url
+from deploy.metrics.metrics_and_readyz import check_address, serving, url
 from deploy.option_types import Finite
 from deploy.page.command import Page
 from deploy.page.process import PageProcess

@@ -23,7 +23,7 @@ from deploy.container import (
 from deploy.container.superlink import starts
 from deploy.container.supervisor import say
 from deploy.metrics.collector import Sources
-from deploy.metrics.endpoint import PORT, serving
+from deploy.metrics.metrics_and_readyz import PORT, serving
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flwr.common import log
 
 from ..checkpoint import CheckpointError, CheckpointFolder
-from .progress import Progress, state_of
+from .saved_progress import Progress, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from deploy.metrics import collector as collector_module
-from deploy.metrics import endpoint as module
+from deploy.metrics import metrics_and_readyz as module
 from deploy.metrics.collector import Collector
-from deploy.metrics.endpoint import Endpoint, parse_address, serving, url
+from deploy.metrics.metrics_and_readyz import Endpoint, parse_address, serving, url
 from deploy.processes.ports import free_ports
 
 from ...support.processes import wait_for

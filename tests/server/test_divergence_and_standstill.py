@@ -11,7 +11,7 @@ import pytest
 
 import tasks
 from deploy.engines.batched import run
-from server.divergence import Divergence
+from server.divergence_and_standstill import Divergence
 from server.settings import RunSettings
 from strategies.selectors.settings import Schedule
 from tasks.base import Metrics
