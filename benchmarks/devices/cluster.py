@@ -19,7 +19,7 @@ from deploy.processes.ports import LOOPBACK
 if TYPE_CHECKING:
     from pathlib import Path
 
-ONLINE = 0.25  # s for each device until it must be registered and online, in addition to START
+ONLINE = 0.25  # s for each device, added to START: until all keys are registered, and until all are online
 START = 120.0  # s
 
 

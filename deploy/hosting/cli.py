@@ -111,7 +111,7 @@ def up(
     ] = PAGE_PORT,
     folder: Dir = None,
 ) -> None:
-    """Run the server until Ctrl-C. Options and clients are saved: later, `up` alone is enough."""
+    """Run the server until Ctrl-C. Options (but --page) and clients are saved: later, `up` is enough."""
     where = (folder or default_folder(PROGRAM)).absolute()
     given = {
         "hosts": host and tuple(host),
@@ -138,9 +138,9 @@ def _serve(this: Server, page_port: int | None) -> None:
     """Run a server until Ctrl-C, with the live page on a port if one is given."""
     if not wait_until(lambda: not processes_with(MARK, str(this.folder)), RECLAIM_TIMEOUT):
         raise ServerError(f"dir = {this.folder}: the server of this folder is running already")
-    for each in (this.port, this.control_port):
+    for name, each in (("port", this.port), ("control-port", this.control_port)):
         if not is_free(each):
-            raise ServerError(f"port = {each}: taken by another program; choose another one")
+            raise ServerError(f"{name} = {each}: taken by another program; choose another one")
     if this.metrics:
         check_address(this.metrics)
     if done := this.save():
@@ -289,7 +289,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
             typer.echo("contribution: the client's share of the total weight of all used updates")
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
-        _fail(f"{len(strangers)} not registered here: who registered them? `revoke` removes them", 1)
+        _fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
 
 
 @server.command("runs")
@@ -365,8 +365,8 @@ def run(
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Resume an earlier run: its folder, or last. Its settings are kept; only num-rounds may be "
-            "raised.",
+            help="Resume an earlier run: its name, its folder, or last. Its settings are kept; num-rounds, "
+            "target-accuracy, eligible, track and the deadlines may change.",
             show_default=False,
         ),
     ] = None,
@@ -433,7 +433,7 @@ def _earlier(server: Server, run: str) -> Path:
     histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
     if not histories:
         folder = server.folder / "runs"
-        raise ServerError(f"resume = last: there is no run in {folder}; give the run's folder")
+        raise ServerError(f"run = last: there is no run in {folder}; give the run's folder")
     return histories[-1].parent
 
 

@@ -66,13 +66,13 @@ class MarkedProcesses:
         name : str
             The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
         grace : float
-            Seconds that the processes have to end after SIGTERM. They are not killed.
+            Seconds that the processes have to end after SIGINT. They are not killed.
         """
         asked = set()
         for pid in self.pids():
             with contextlib.suppress(OSError):  # the process has ended meanwhile
                 if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n":
-                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, signal.SIGINT)
                     asked.add(pid)
         wait_until(lambda: asked.isdisjoint(self.pids()), grace)
 

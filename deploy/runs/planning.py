@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
+RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison may take to end
 # The run-config setting that each parameter of `up` and `simulate` sets.
 KEY_OF = {
     "clients": "num-clients",

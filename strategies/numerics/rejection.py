@@ -13,8 +13,8 @@ from .arrays import Bools, Floats, Ints
 from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
-"""The least total probability of the draws that are accepted. With a smaller one, rejection is slow. The
-total would also be inexact, since it is computed as 1 minus the probability of all other draws."""
+"""Rejection is used only while a draw is accepted with at least this probability. Below it, rejection is
+slow, and the probability is inexact, since it is 1 minus the probability of all other draws."""
 
 LARGEST_BATCH = 1 << 17
 

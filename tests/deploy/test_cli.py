@@ -268,7 +268,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     server.save()
     here = ("--dir", str(server.folder))
     refused = cohort("server", "run", "--resume", "last", *here)
-    assert "resume = last: there is no run in" in refused.stderr
+    assert "run = last: there is no run in" in refused.stderr
     write_history(server.folder / "runs" / "1", [2.0])
     run = server.folder / "runs" / "2"
     write_history(run, [2.0, 1.0], "md", end=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from deploy.flower.patches.shared import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from deploy.flower.channel import Channel
 
@@ -46,27 +48,40 @@ def patch() -> None:
 
 
 def ended_by_signals(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
-    """Wrap `run`, the function that runs an app: SIGTERM and SIGINT then end the app at once.
+    """Wrap `run`, which runs an app, so that a stopped app ends at once, and the run of an orphan is resumed.
 
-    Flower's own handlers first send the last lines of the log and the state of the run to the SuperLink. If
-    the app waited for an answer on the channel, the handlers would wait for the channel, and Flower would
-    kill the process 5 s later. So here the app gets SystemExit first, tells its trackers and writes its
-    history. Flower's handler follows.
+    SIGINT says that somebody stops the run. Flower's handler first sends the last lines of the log and the
+    state of the run to the SuperLink. If the app waited for an answer on the channel, the handler would wait
+    for the channel, and Flower would kill the process 5 s later. So here the app gets SystemExit first, tells
+    its trackers and writes its history. Flower's handler follows.
+
+    SIGTERM also comes when the parent of this process has died. Nobody has stopped the run then, so the
+    process ends without a last line in the history, and the follower of the run resumes the run.
     """
 
     @wraps(run)
     def run_until_signal(*arguments: Any, **options: Any) -> Any:
         told: list[int] = []
+        parent = os.getppid()
 
         def leave() -> None:
-            raise SystemExit(f"stopped by {signal.Signals(told[0]).name}")
+            raise SystemExit("stopped by SIGINT")
 
         def stop(number: int, _: object) -> None:
             if not told:
                 told.append(number)
                 channel.when_free(leave) if channel else leave()
 
-        flowers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        def end(number: int, frame: FrameType | None) -> None:
+            if os.getppid() != parent:
+                os._exit(128 + number)
+            if callable(flowers[number]):
+                flowers[number](number, frame)
+
+        flowers: dict[int, Any] = {
+            signal.SIGINT: signal.signal(signal.SIGINT, stop),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+        }
         try:
             return run(*arguments, **options)
         finally:

@@ -80,15 +80,15 @@ def like(module: Any, **changed: Any) -> SimpleNamespace:
 def skip_unseen_lines() -> None:
     """Let Flower's logger skip at once the lines that none of its handlers writes.
 
-    Flower logs each request at the level DEBUG, and its logger makes a record of each line before its
-    handlers, which write from INFO on, drop it.
+    Flower logs each request at the level DEBUG. Its handlers write only lines from INFO on, but its logger
+    makes a record of each line before the handlers drop it.
     """
     logger = getLogger("flwr")
     logger.setLevel(max(logger.level, min((each.level for each in logger.handlers), default=0)))
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Let a function that fetches a message's parts soon ask again for a missing part.
+    """Make a function that fetches a message's parts ask again sooner for a missing part.
 
     The first pause is `FIRST_RETRY`. Pauses grow to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
     `module` and `name` are those of the function.
@@ -266,7 +266,7 @@ def start_program(command: list[str], **settings: Any) -> subprocess.Popen[bytes
     if "--token" not in command:
         return subprocess.Popen(command, **settings)
     place = command.index("--token")
-    with tempfile.TemporaryFile() as file:  # the file has no name, so only the program can open it
+    with tempfile.TemporaryFile() as file:  # without a name: other users cannot open it
         file.write(command[place + 1].encode())
         file.seek(0)
         command = [*command[:place], "--token-file", f"/dev/fd/{file.fileno()}", *command[place + 2 :]]

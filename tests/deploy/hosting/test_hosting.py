@@ -177,7 +177,7 @@ def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
     result = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
     assert result.exit_code == 1
     assert "1 registered, 1 online" in result.output
-    assert "1 not registered here: who registered them?" in result.output
+    assert "1 not registered here: find out who registered them" in result.output
     server.revoke("node-8")
     assert asked[-1] == ("supernode", "unregister", "8")
     with pytest.raises(ValueError, match="name = 'node-10'"):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a ServerApp: first the app, then Flower's part of the process."""
+"""SIGINT ends a ServerApp: first the app, then Flower's part of the process. SIGTERM also ends an orphan."""
 
 import os
 import signal
@@ -27,14 +27,13 @@ def order() -> Iterator[list[str]]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_app_before_flowers_handler(order: list[str], number: signal.Signals) -> None:
+def test_sigint_ends_the_app_before_flowers_handler(order: list[str]) -> None:
     asking, answering = socket.socketpair()
     channel = Channel(asking)
 
     def answer(method: str, content: bytes) -> bytes:
         if method == "Pull":
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGINT)
         return method.encode()
 
     def app() -> None:
@@ -43,7 +42,7 @@ def test_a_signal_ends_the_app_before_flowers_handler(order: list[str], number: 
             order.append("the app went on")
         except SystemExit as error:
             order.append(f"the app: {error}")
-            os.kill(os.getpid(), number)  # a second signal does not interrupt the app's end
+            os.kill(os.getpid(), signal.SIGINT)  # a second signal does not interrupt the app's end
             order.append(str(channel.ask("Push", b"")))
             raise
 
@@ -55,7 +54,7 @@ def test_a_signal_ends_the_app_before_flowers_handler(order: list[str], number: 
     finally:
         asking.close()
         thread.join(5)
-    assert order == [f"the app: stopped by {number.name}", "b'Push'", f"Flower: {number.name}"]
+    assert order == ["the app: stopped by SIGINT", "b'Push'", "Flower: SIGINT"]
 
 
 def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order: list[str]) -> None:
@@ -64,3 +63,25 @@ def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order: list[str]) ->
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
     assert order == ["Flower: SIGTERM"]
+
+
+def test_sigterm_goes_to_flowers_handler_while_the_parent_lives(order: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        ended_by_signals(lambda: signal.raise_signal(signal.SIGTERM), None)()
+    assert order == ["Flower: SIGTERM"]
+
+
+def test_an_orphan_ends_without_a_word_so_that_its_run_is_resumed(
+    order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = iter([100, 1])  # before the app runs, and when the signal comes
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+
+    def leave(code: int) -> None:
+        order.append(f"exit code {code}")
+        raise SystemExit(code)  # in place of the end of this process
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        ended_by_signals(lambda: signal.raise_signal(signal.SIGTERM), None)()
+    assert order == ["exit code 143"]
