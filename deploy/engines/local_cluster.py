@@ -214,7 +214,7 @@ class LocalCluster(ProcessEngine):
         with _uninterrupted():
             # ServerApps end first, as long as the SuperLink answers them: they tell their trackers, and write
             # into the history, that somebody stopped the run.
-            self._marked.end_named(SERVER_APP, STOP_GRACE)
+            self._marked.end_named(SERVER_APP, commands.STOP_RUN, STOP_GRACE)
             # The fork server ends last: it is the parent of the other processes and reports their exit codes.
             self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
 

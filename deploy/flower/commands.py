@@ -5,6 +5,7 @@ This module imports the standard library only.
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the i
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
 INVITATION_HEADER = "cohort-invitation"  # the header of a device's request that holds its invitation's token
+STOP_RUN = signal.SIGUSR1  # tells a ServerApp that somebody stops its run
 # The words with which a SuperNode logs that it accepts or refuses a bundle.
 ACCEPTED_BUNDLE, REFUSED_BUNDLE = "Accepted bundle", "Refused bundle"
 

@@ -58,21 +58,23 @@ class MarkedProcesses:
         watchdog = self._watchdog.pid if self._watchdog else None
         return [pid for pid in processes_with(self._variable, self._value) if pid != watchdog]
 
-    def end_named(self, name: str, grace: float) -> None:
+    def end_named(self, name: str, number: signal.Signals, grace: float) -> None:
         """Ask the marked processes with this name to end, and wait (Linux only; elsewhere do nothing).
 
         Parameters
         ----------
         name : str
             The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
+        number : signal.Signals
+            The signal that asks them.
         grace : float
-            Seconds that the processes have to end after SIGINT. They are not killed.
+            Seconds that the processes may take to end. They are not killed.
         """
         asked = set()
         for pid in self.pids():
             with contextlib.suppress(OSError):  # the process has ended meanwhile
                 if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n":
-                    os.kill(pid, signal.SIGINT)
+                    os.kill(pid, number)
                     asked.add(pid)
         wait_until(lambda: asked.isdisjoint(self.pids()), grace)
 

@@ -63,9 +63,8 @@ The ServerApp (`serverapp`, `guards.reply_size`):
 
 - A reply becomes an error reply of its node if the reply would be too large once inflated, differs from its
   announcement, or cannot be read. In stock Flower a reply that cannot be read ends the run.
-- SIGINT ends the app at once, and then Flower's part of the process. Stock Flower first tells the SuperLink
-  that the run has failed, and kills the process if this takes longer than 5 s. If its parent has died, the
-  process ends at once, and its run is resumed.
+- A signal of this project, `commands.STOP_RUN`, ends the app at once, and then Flower's part of the process.
+  Flower's own signals do not say that somebody stops the run.
 
 Several programs (`superexec`, `shared`):
 

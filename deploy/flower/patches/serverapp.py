@@ -1,13 +1,13 @@
-"""The patch of `flwr-serverapp`: a channel to its SuperLink, an end by signals, and fewer failed runs."""
+"""The patch of `flwr-serverapp`: a channel to its SuperLink, an end by a signal, and fewer failed runs."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.commands import STOP_RUN
 from deploy.flower.patches import joined_objects
 from deploy.flower.patches.shared import (
     INFLATABLE,
@@ -23,7 +23,6 @@ from deploy.flower.patches.shared import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from deploy.flower.channel import Channel
 
@@ -39,7 +38,7 @@ def patch() -> None:
     """Use the channel, retry missing parts of a message soon and not for ever, survive a locked database."""
     retry_after_500()
     channel = use_channel()
-    replace(_RUNTIME, run_=ended_by_signals(importlib.import_module(_RUNTIME).run_, channel))
+    replace(_RUNTIME, run_=ended_by_signal(importlib.import_module(_RUNTIME).run_, channel))
     give_up_without_parts(_GRID)
     retry_soon(_GRID, "pull_objects")
     joined_objects.join_requests(
@@ -47,47 +46,35 @@ def patch() -> None:
     )
 
 
-def ended_by_signals(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
-    """Wrap `run`, which runs an app, so that a stopped app ends at once, and the run of an orphan is resumed.
+def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
+    """Wrap `run`, the function that runs an app: the signal `STOP_RUN` then ends the app at once.
 
-    SIGINT says that somebody stops the run. Flower's handler first sends the last lines of the log and the
-    state of the run to the SuperLink. If the app waited for an answer on the channel, the handler would wait
-    for the channel, and Flower would kill the process 5 s later. So here the app gets SystemExit first, tells
-    its trackers and writes its history. Flower's handler follows.
-
-    SIGTERM also comes when the parent of this process has died. Nobody has stopped the run then, so the
-    process ends without a last line in the history, and the follower of the run resumes the run.
+    The app gets SystemExit, so it tells its trackers and writes a last line into its history. Then Flower's
+    handler of SIGTERM ends the process. SIGTERM and SIGINT remain Flower's, because they do not say that
+    somebody stops the run: Flower raises SIGINT when the process's parent has died, and the kernel sends
+    SIGTERM. Flower's handlers first tell the SuperLink. If the app waits for an answer on the channel, they
+    wait for the channel, and Flower kills the process 5 s later. The history then has no last line, and the
+    follower of the run resumes the run.
     """
 
     @wraps(run)
     def run_until_signal(*arguments: Any, **options: Any) -> Any:
-        told: list[int] = []
-        parent = os.getppid()
+        told = False
 
         def leave() -> None:
-            raise SystemExit("stopped by SIGINT")
+            raise SystemExit("somebody stopped the run")
 
-        def stop(number: int, _: object) -> None:
+        def stop(*_: object) -> None:
+            nonlocal told
             if not told:
-                told.append(number)
+                told = True
                 channel.when_free(leave) if channel else leave()
 
-        def end(number: int, frame: FrameType | None) -> None:
-            if os.getppid() != parent:
-                os._exit(128 + number)
-            if callable(flowers[number]):
-                flowers[number](number, frame)
-
-        flowers: dict[int, Any] = {
-            signal.SIGINT: signal.signal(signal.SIGINT, stop),
-            signal.SIGTERM: signal.signal(signal.SIGTERM, end),
-        }
+        signal.signal(STOP_RUN, stop)
         try:
             return run(*arguments, **options)
         finally:
-            for number, handler in flowers.items():
-                signal.signal(number, handler)
             if told:
-                signal.raise_signal(told[0])
+                signal.raise_signal(signal.SIGTERM)
 
     return run_until_signal

@@ -1,4 +1,4 @@
-"""SIGINT ends a ServerApp: first the app, then Flower's part of the process. SIGTERM also ends an orphan."""
+"""A signal stops a ServerApp: first the app, then Flower's part of the process."""
 
 import os
 import signal
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.flower.channel import Channel, serve
-from deploy.flower.patches.serverapp import ended_by_signals
+from deploy.flower.commands import STOP_RUN
+from deploy.flower.patches.serverapp import ended_by_signal
 
 
 @pytest.fixture
@@ -27,13 +28,13 @@ def order() -> Iterator[list[str]]:
         signal.signal(number, handler)
 
 
-def test_sigint_ends_the_app_before_flowers_handler(order: list[str]) -> None:
+def test_the_signal_ends_the_app_before_flowers_handler(order: list[str]) -> None:
     asking, answering = socket.socketpair()
     channel = Channel(asking)
 
     def answer(method: str, content: bytes) -> bytes:
         if method == "Pull":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), STOP_RUN)
         return method.encode()
 
     def app() -> None:
@@ -42,7 +43,7 @@ def test_sigint_ends_the_app_before_flowers_handler(order: list[str]) -> None:
             order.append("the app went on")
         except SystemExit as error:
             order.append(f"the app: {error}")
-            os.kill(os.getpid(), signal.SIGINT)  # a second signal does not interrupt the app's end
+            os.kill(os.getpid(), STOP_RUN)  # a second signal does not interrupt the app's end
             order.append(str(channel.ask("Push", b"")))
             raise
 
@@ -50,38 +51,23 @@ def test_sigint_ends_the_app_before_flowers_handler(order: list[str]) -> None:
     thread.start()
     try:
         with pytest.raises(SystemExit):
-            ended_by_signals(app, channel)()
+            ended_by_signal(app, channel)()
     finally:
         asking.close()
         thread.join(5)
-    assert order == ["the app: stopped by SIGINT", "b'Push'", "Flower: SIGINT"]
+    assert order == ["the app: somebody stopped the run", "b'Push'", "Flower: SIGTERM"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_flowers_signals_remain_flowers(order: list[str], number: signal.Signals) -> None:
+    with pytest.raises(SystemExit):  # they do not say that somebody stops the run: the parent may have died
+        ended_by_signal(signal.raise_signal, None)(number)
+    assert order == [f"Flower: {number.name}"]
 
 
 def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order: list[str]) -> None:
-    assert ended_by_signals(lambda number: number + 1, None)(2) == 3
+    assert ended_by_signal(lambda number: number + 1, None)(2) == 3
     assert not order
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
     assert order == ["Flower: SIGTERM"]
-
-
-def test_sigterm_goes_to_flowers_handler_while_the_parent_lives(order: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        ended_by_signals(lambda: signal.raise_signal(signal.SIGTERM), None)()
-    assert order == ["Flower: SIGTERM"]
-
-
-def test_an_orphan_ends_without_a_word_so_that_its_run_is_resumed(
-    order: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parents = iter([100, 1])  # before the app runs, and when the signal comes
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
-
-    def leave(code: int) -> None:
-        order.append(f"exit code {code}")
-        raise SystemExit(code)  # in place of the end of this process
-
-    monkeypatch.setattr(os, "_exit", leave)
-    with pytest.raises(SystemExit):
-        ended_by_signals(lambda: signal.raise_signal(signal.SIGTERM), None)()
-    assert order == ["exit code 143"]
