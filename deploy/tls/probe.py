@@ -90,7 +90,7 @@ def _why_refused(
     except OSError:
         return reason
     if error.verify_code in _OTHER_NAME:
-        names = ", ".join(value for _, value in certificate["subjectAltName"])
+        names = ", ".join(value for _, value in certificate.get("subjectAltName", ()))
         return (
             f"it is for {names}, and not for {name or host}: use one of these names, or let the operator add "
             "a --host to `cohort server up`"
