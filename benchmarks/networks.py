@@ -133,8 +133,8 @@ def measure(names: Sequence[str], device: str, seconds: float) -> list[Row]:
     device : str
         "cpu" or "cuda".
     seconds : float
-        Time of each engine with each network, in `BLOCKS` blocks; a block of one engine follows one of the
-        other. A block has at least one round.
+        Time of each engine with each network, in `BLOCKS` blocks of at least one round. The engines' blocks
+        alternate.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []

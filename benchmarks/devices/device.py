@@ -3,7 +3,7 @@
 A device has its own key and its own TLS connection. It always has a heartbeat and a request for messages
 under way. It fetches the objects of a message, waits, and sends a model of the same size back. Many devices
 run in one process, on one event loop. Two things are cheaper than on a real device: a device signs once a
-minute (the server still checks each request), and the devices of a process share the decoded model of a round.
+minute (the server checks each request), and the devices of a process share the decoded model of a round.
 """
 
 from __future__ import annotations

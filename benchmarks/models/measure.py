@@ -12,9 +12,9 @@ For each node, the model is transferred six times in a round: to the SuperLink, 
 ClientApp, and back. The time of the loopback is the time that all these bytes take, one after another,
 through one TCP connection of this machine, without TLS.
 
-The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the
-largest growth of one of its processes since that process was first seen, as a multiple of the model's size.
-The server's program holds the replies of all nodes at once, so its multiple grows with the number of nodes.
+The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the largest
+growth of one of its processes since the first reading, as a multiple of the model's size. The ServerApp holds
+the replies of all nodes at once, so its multiple grows with the number of nodes.
 """
 
 from __future__ import annotations

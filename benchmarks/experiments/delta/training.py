@@ -32,9 +32,9 @@ The paper does not say:
 - whether Cluster-based IS uses the norms of the last participation, or all norms of the current round;
 - whether clients are drawn with replacement. Here all selectors but Power-of-Choice draw with replacement; a
   client that is drawn twice trains once, and has the weight of two draws;
-- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, four fifths
-  of a client's images are of one class on average with Dir(α p), and two fifths otherwise;
-- whether the server or the clients apply the momentum. The method that the paper cites has it on the clients.
+- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, 4/5
+  of a client's images are of one class on average with Dir(α p), and 2/5 otherwise;
+- whether the server or the clients apply the momentum (in the method that the paper cites, the clients).
 
 What the paper does, and this module does not:
 

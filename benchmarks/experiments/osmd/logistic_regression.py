@@ -6,8 +6,8 @@ mini-batches. Every client's gradient is computed, even if the client is not sel
 trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
 seed. In shapes, A is the number of trials.
 
-The loss is the cross-entropy of the softmax over the C classes. By misprints, the paper's softmax has a sum
-to K, and its cross-entropy has no minus sign.
+The loss is the cross-entropy of the softmax over the C classes. Misprints: the paper's softmax has a sum to
+K, and its cross-entropy has no minus sign.
 """
 
 from collections.abc import Callable, Mapping
@@ -91,8 +91,8 @@ def section_g(
     """Train multi-class logistic regression without bias by mini-batch SGD, a model for each selector.
 
     Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
-    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. (The
-    samples of the paper's mini-batches are i.i.d., so drawn with replacement.) Pixels are divided by 255. An
+    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement (in the
+    paper with replacement, since the samples are i.i.d.). Pixels are divided by 255. An
     `Oracle` gets the norms of all clients in a round before it selects.
 
     Parameters

@@ -197,10 +197,9 @@ def _train(
     settings: Mapping[str, Any],
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]],
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Train with every selector; return, for each row, the row's state after each of 20 rounds.
+    """Train with every selector; return row -> (numbers (20,) of equally spaced rounds, states after these).
 
-    The first part of a value is (20,) the numbers of these rounds. The rounds are equally spaced, and the
-    last round is one of them.
+    The last round is one of the 20.
     """
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
     trials = rows(seed, num_rounds, lipschitz_constants(seed, data, **clients))
