@@ -7,10 +7,9 @@ of a vector common to all clients, a second vector common to all clients times m
 of client m. Each round adds noise. A round needs the replies of K clients. It either selects K clients and
 waits for all of them, or selects more clients and continues with the first K replies.
 
-The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m. The
-relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖ is the error that remains in the mean over many
-rounds. The relative RMSE is the error of a single round. Both leave out the first quarter of the rounds, in
-which the response rates are learned.
+The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m: the
+relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖, and the relative RMSE of a single round. Both leave
+out the first quarter of the rounds, in which the response rates are learned.
 
 S' of the S selected clients reply, and client m has the weight c_m before the correction for missing replies.
 There are three ways to correct the weights:
@@ -34,8 +33,7 @@ clients. The standard errors are up to .035 for the bias and .07 for the RMSE::
                       1.5 K     .27    .37  .76     .18  .78     .09  .86
                       2.0 K     .16    .58  .88     .32  .88     .19  .98
 
-Noise averages out over the rounds. Bias does not. If slow clients hardly ever reply in time, no weights
-remove the bias, because their updates are missing.
+If slow clients hardly ever reply in time, no weights remove the bias, because their updates are missing.
 """
 
 import json

@@ -13,10 +13,10 @@ have independent draws. The root keeps the sign of the inner product: an unbiase
 of both signs.
 
 The sum of the weights varies between buffered steps, and a staleness factor makes it smaller. This changes
-only the length of a step, as a learning rate would. So the weights are first divided by their mean sum.
+only the length of a step, so the weights are first divided by their mean sum.
 
 The selector learns from each of the first `LEARNING` rounds, which are not measured, and from every n-th
-round later. With a large n, many rounds take little time, and an unbiased selector stays unbiased.
+round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
 """
 
 from __future__ import annotations

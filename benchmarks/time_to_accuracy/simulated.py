@@ -21,8 +21,8 @@ For each method:
 - The seconds, and the megabytes that clients received and sent, until the mean accuracy of `WINDOW` rounds
   reaches 80, 90 and 95 % of the best accuracy that any method reaches with this setting and seed; infinite if
   never.
-- The accuracy at the end, and "worst": the clients are divided into four quarters by speed, and this is the
-  least of the accuracies on the quarters' samples.
+- The accuracy at the end, and "worst", the least accuracy on the samples of four quarters of the clients by
+  speed.
 - The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
 """
 
@@ -56,8 +56,8 @@ LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
 """The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % shows only in many rounds. The selector
-learns from every `LEARNED`-th round. The methods in `BIASED` have a larger bias. For them `BIASED_ROUNDS`
-rounds are enough, and the selector learns from each round."""
+learns from every `LEARNED`-th round. For the methods in `BIASED`, whose bias is larger, `BIASED_ROUNDS` are
+enough, and the selector learns from each round."""
 
 SETTINGS = {
     "lognormal": Setting(),
