@@ -225,9 +225,9 @@ EXPERIMENTS = (
         "higher floor; adapow reaches the minimum 3 times as fast as rand, without the floor.",
         note="30 clients, m of them a round, τ = 30 steps on batches of 50, η = 0.05, halved after 300 and "
         "after 600 of 800 rounds; the 800 and the start at 0 are ours. The last column is the first round "
-        "whose loss is within 5 % of rand's last-50 loss. The paper does not run cpow, rpow and afl here. Rpow "
-        "and afl use losses of local training, which measure how hard a client's task is rather than how badly "
-        "the model fits it: clients with easy tasks are hardly selected again.",
+        "whose loss is within 5 % of rand's last-50 loss. The paper does not run cpow, rpow and afl here. "
+        "Rpow and afl use losses of local training, which measure how hard a client's task is rather than "
+        "how badly the model fits it: clients with easy tasks are hardly selected again.",
         y="loss of the global model on all data",
         log_y=True,
     ),
