@@ -78,7 +78,12 @@ def taken_port() -> Iterator[int]:
         ("--set learning-rate=0.5@9/0.1@1", "learning-rate = '0.5@9/0.1@1': must be a number, or"),
         ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
         ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp' or 'scaffold'"),
-        ("--set no-such=1", "no-such = 1: unknown setting"),
+        ("--set no-such=1", "no-such = 1: unknown setting; the settings are selector"),
+        (
+            "--set min-shares=2",
+            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or use "
+            "--selector flics:min_shares=2",
+        ),
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
 )
