@@ -74,7 +74,7 @@ def describe(run: RunHistory) -> dict[str, Any]:
 
 
 def state_of(run: RunHistory) -> str:
-    """Return "running", "interrupted", "finished", "stopped" or "failed" for a run that was read."""
+    """Return "running", "interrupted", "finished", "stopped" or "failed" (after `RunHistory.read`)."""
     if run.end is not None:
         return "finished" if run.finished else "stopped" if run.stopped else "failed"
     claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()

@@ -1,13 +1,11 @@
 """Lets SuperNodes and apps fetch or send several small objects of a message with one request.
 
-SuperNodes and ServerApps send these requests to the SuperLink, ClientApps to their SuperNode.
-
 A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
 costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
-`join`. A SuperLink without this patch finds no such object, and the SuperNode or the ServerApp then requests
-or sends the objects one by one. All objects of a joined request are read or stored in one transaction.
+`join`. A SuperLink without this patch finds no object with such a name, and the sender then fetches or sends
+the objects one by one. All objects of a joined request are read or stored in one transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 MOST = 64  # objects of a request
-THREADS = 4  # requests of a transfer at a time, or as many as there are cores if these are fewer
+THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 PAUSE = 10.0  # seconds between two lines of the log about a slow transfer
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
 
@@ -90,7 +88,7 @@ def answer_nodes(servicer: Any) -> None:
 
 
 def answer_apps(handlers: Any) -> None:
-    """Let this module of handlers answer joined requests of ServerApps."""
+    """Let this module of handlers answer joined requests of apps."""
     pull, push = handlers.pull_object, handlers.push_object
 
     @wraps(pull)
@@ -112,7 +110,7 @@ def _split_names(names: str) -> list[str]:
 
 
 def _transaction(state: Any) -> AbstractContextManager[Any]:
-    """Return a context manager: all accesses to the state's database in its block are one transaction."""
+    """Return a context manager in whose block all accesses to the state's database are one transaction."""
     session: Callable[[], AbstractContextManager[Any]] = getattr(state, "session", nullcontext)
     return session()
 
@@ -245,7 +243,7 @@ def _executor(threads: int) -> Executor:
 
 
 class Progress:
-    """Logs how far the transfer of a message has come, every `PAUSE` seconds.
+    """Logs every `PAUSE` seconds how many bytes of a message were transferred.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 gRPC handles every frame at once, even frames that belong to no request. A node that sent 850,000 PINGs a
 second occupied a core, and the requests of others waited for seconds. If a node sends more than `FRAMES`
-frames in a second, the gate reads no more from the node until the second is over; it keeps the connection.
+frames in a second, the gate (`connection_gate`) reads no more from the node until the second is over.
 
 An honest node sends four small frames with each request (the request's headers and body, and two
 WINDOW_UPDATEs), and few others, however large the model is: its data is in large frames, which do not count.
@@ -53,7 +53,7 @@ class FrameCounter:
         self._head = b""  # the beginning of a frame's head; it has passed
 
     def passing(self, data: bytes, budget: FrameBudget) -> int:
-        """Return how many bytes of `data`, the next bytes, may pass now. Spend the frames in these bytes."""
+        """Return how many of the next bytes, `data`, may pass now. Spend the frames in the bytes that may."""
         joined, before = self._head + data, len(self._head)
         at, end, left = self._skip, len(joined), budget.left
         count = 0
