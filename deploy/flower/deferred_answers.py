@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Later:
-    """The answer to a request that waits for an event, but not longer than until a given time.
+    """The answer to a request: due after an event, or at a given time at the latest.
 
     Parameters
     ----------

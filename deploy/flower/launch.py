@@ -35,11 +35,11 @@ class _Program(NamedTuple):
     patch: Callable[[], None]
     """Applies all patches of the program except its guards."""
     used: tuple[str, ...]
-    """The names of Flower that `patch` uses. If Flower lacks one of them, `patch` is not applied."""
+    """The names of Flower that `patch` uses."""
     starts: tuple[str, ...] = ()
     """The programs that this program starts."""
     guards: tuple[Callable[[], None], ...] = ()
-    """Functions that apply the guards. Without its guards the program does not start."""
+    """Functions that apply the guards."""
     guards_use: tuple[str, ...] = ()
     """The names of Flower that the guards use."""
 
@@ -134,7 +134,7 @@ def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
 
 
 def main(arguments: Sequence[str]) -> Any:
-    """Run one of Flower's programs, see the module's docstring. The first argument is its name."""
+    """Run one of Flower's programs. The first argument is its name, the others are its own arguments."""
     if not arguments or arguments[0] not in LAUNCHED:
         raise SystemExit(f"usage: python -m {LAUNCHER} {{{','.join(LAUNCHED)}}} ARGUMENTS")
     name = arguments[0]

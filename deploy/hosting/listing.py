@@ -24,9 +24,9 @@ class Share:
     selected: int = 0
     """Rounds in which the client was selected."""
     used: int = 0
-    """Rounds in which its update was used."""
+    """Rounds in which the client's update was used."""
     contribution: float = 0.0
-    """Its share of the total weight of all used updates, 0 to 1."""
+    """The client's share of the total weight of all used updates, 0 to 1."""
 
 
 def shares(history: RunHistory) -> dict[str, Share]:

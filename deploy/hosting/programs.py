@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT = 120.0  # s that the SuperLink may take to start
-# A program that has ended is started again: after SOON s if it ran for more than SETTLED s, else after LATER s
+# Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
 LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
 WORK = (
@@ -116,7 +116,7 @@ class _Program(Supervisor):
         return True
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the program's process group if the server stops. If not, the ServerApps in the group go on."""
+        """Kill the program's process group, but only if the server stops: else its ServerApps go on."""
         if self.stopping:
             super().clean_up(program)
 

@@ -425,7 +425,9 @@ class Server:
         return {node.name: node.state for node in self.nodes()}
 
     def nodes(self) -> list[Node]:
-        """Return the clients and nodes of this server, in this order:
+        """Return the clients and nodes of this server.
+
+        The order is:
 
         - the registered clients, with the state that the SuperLink reports: registered, online or offline;
           "unknown" if the SuperLink does not list the client;
@@ -462,7 +464,7 @@ class Server:
         Raises
         ------
         ServerError
-            If the SuperLink does not run, or refuses: it does not know the run, or the run has ended.
+            If the SuperLink does not run, it does not know the run, or the run has ended.
         """
         self.flwr("stop", flower_run)
 

@@ -63,7 +63,7 @@ class MarkedProcesses:
         name : str
             The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
         number : signal.Signals
-            The signal that asks them.
+            The signal that asks them to end.
         grace : float
             Seconds that the processes may take to end. They are not killed.
         """
@@ -87,8 +87,8 @@ class MarkedProcesses:
         grace : float
             Seconds that each step may take.
         last : Iterable[Process]
-            The parents of `known`, such as the fork server, which report the exit codes of `known` and so end
-            later. (default: none)
+            The parents of `known`, such as the fork server. They end later, because they report the exit
+            codes of `known`. (default: none)
         """
         try:
             stop(known, grace, self.pids)

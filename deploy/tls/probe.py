@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECT_TIMEOUT = 10.0  # s
-REFUSED = "its certificate is refused: "  # the beginning of a reason because of which somebody must act
+REFUSED = "its certificate is refused: "
 # Error codes of OpenSSL (X509_V_ERR).
 _TOO_EARLY, _TOO_LATE = 9, 10
 _FOREIGN = (18, 19, 20)  # the issuer of the certificate is not trusted

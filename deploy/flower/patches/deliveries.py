@@ -182,7 +182,7 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
 
 
 def store_parts_again(state: Any) -> None:
-    """Let states of this class store a part of a message even if it is stored already or a first try failed.
+    """Let states of this class accept a part that is stored already, and try again if storing fails.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) ->
     state : type
         Flower's class SqlLinkState.
     unconfirmed : Unconfirmed
-        Knows which message will be delivered to the node again, and is therefore kept.
+        Knows the message that will be delivered to the node again. This message is kept.
     """
     activate = state.activate_node
 

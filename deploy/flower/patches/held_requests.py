@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
 HOLD = 60.0  # s that a SuperNode's request is held at most
-MAX_HELD = 256  # requests of ServerApps that are held at a time, each in a thread of its own
+MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
-MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered
+MAX_INCOMPLETE = 4096  # the most push sessions with missing parts that are remembered
 
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"

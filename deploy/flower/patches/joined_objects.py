@@ -1,7 +1,7 @@
 """Lets SuperNodes and apps fetch or send several small objects of a message with one request.
 
-A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
-costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
+A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
+both programs more CPU time than a small object itself, because the request is signed and verified.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
 `join`. A SuperLink without this patch finds no object with such a name, and the sender then fetches or sends
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-MOST = 64  # objects of a request
+MOST = 64  # the most objects of a request
 THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 PAUSE = 10.0  # seconds between two lines of the log about a slow transfer
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
@@ -197,7 +197,7 @@ def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
 
         contents = pull_some(object_ids, requests=1)
         if missing := object_ids[len(contents) :] if contents else []:
-            # If the response had no room for all objects, they are large: several requests run at a time.
+            # If the response had no room for all objects, they are large, so several requests run at a time.
             threads = inflatable.get_num_workers(at_once) if len(contents) < MOST else 1
             with _executor(threads) as executor:
                 for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):

@@ -95,7 +95,7 @@ class Presence:
         # The nodes from which a heartbeat is expected. For each: until when (time.monotonic(), s), its latest
         # heartbeat, and a function that returns the SuperLink's state.
         self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
-        self._due: list[tuple[float, int]] = []  # a heap: the times and nodes in `_expected`, and old ones
+        self._due: list[tuple[float, int]] = []  # a heap of the times and nodes in `_expected`, some outdated
         self._expects = threading.Condition(self._lock)
         self._marker: threading.Thread | None = None
         self._closing = False

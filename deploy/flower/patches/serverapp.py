@@ -49,13 +49,13 @@ def patch() -> None:
 def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
     """Wrap `run`, the function that runs an app: the signal `STOP_RUN` then ends the app at once.
 
-    The signal raises SystemExit in the app, so the app ends its trackers and writes the last line of its
+    The signal raises SystemExit in the app, so the app informs its trackers and writes the last line of its
     history. Then Flower's handler of SIGTERM ends the process.
 
-    SIGTERM and SIGINT keep Flower's handlers, because they also come when the process's parent has died.
-    These handlers send requests to the SuperLink. If the app waits for an answer on the channel, the handlers
-    wait too, and Flower kills the process after 5 s. The history then has no last line, and the follower of
-    the run resumes the run.
+    SIGTERM and SIGINT keep Flower's handlers, because these signals also come when the process's parent has
+    died. The handlers send requests to the SuperLink. If the app waits for an answer on the channel, the
+    handlers wait too, and Flower kills the process after 5 s. The history then has no last line, and the
+    follower of the run resumes the run.
     """
 
     @wraps(run)

@@ -87,7 +87,7 @@ def skip_unseen_lines() -> None:
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Make the function `name` of a module, which fetches a message's parts, ask sooner for a missing part.
+    """Make a module's function `name`, which fetches a message's parts, fetch a missing part again sooner.
 
     The pauses grow from `FIRST_RETRY` to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
     """
@@ -191,7 +191,7 @@ def use_channel() -> Channel | None:
 
 
 class _LazyClient:
-    """An HTTP client that is made when it is first used, because this takes 10 ms of CPU time."""
+    """An HTTP client that is made only when it is used: making one takes 10 ms of CPU time."""
 
     def __init__(self, make: Callable[..., Any], **settings: Any) -> None:
         self._make = partial(make, **settings)

@@ -116,7 +116,7 @@ class SuperExecThread(threading.Thread):
             try:
                 while (acquired := self._handlers.acquire_task(request, self._state)).token:
                     self._plugin.launch_task(token=acquired.token, task=acquired.task)
-            except Exception as error:  # the next app may start
+            except Exception as error:  # another app may still start
                 getLogger("flwr").exception("An app could not be started: %s", error)
 
     def _start_app(self, command: list[str], **settings: Any) -> None:

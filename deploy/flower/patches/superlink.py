@@ -129,8 +129,8 @@ def patch() -> None:
     replace(_FLEET, MessageToDict=lambda request: request)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
-    # traffic. Deleting and storing take the database's only write lock. Here these accesses happen once in
-    # `LOOK` seconds, so a revoked key stays valid for as long.
+    # traffic. Deleting and storing take the database's only write lock. Here these accesses happen at most
+    # once in `LOOK` seconds, so a revoked key stays valid for as long.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     clock_jumps.ClockJumps(state)
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)

@@ -81,7 +81,7 @@ USED = (
 
 
 def patch() -> None:
-    """Replace the timers in the SuperNode's loop by events, and its `flower-superexec` by a thread."""
+    """Apply all patches of the SuperNode except its guards."""
     fork_apps()
     skip_unseen_lines()
     wait_for_slow_apps()

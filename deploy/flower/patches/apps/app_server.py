@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-WANTED, READY = b"bundle\n", b"ready\n"  # what an app server sends: it wants the bundle, or has imported it
+WANTED, READY = b"bundle\n", b"ready\n"  # an app server sends: it wants the bundle, it has imported the app
 REFUSED = b"refused "  # the app cannot be forked; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"

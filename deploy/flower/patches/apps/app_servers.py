@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IDLE = 600.0  # s without a message, after which an app server ends
 MOST = 4  # app servers of a SuperNode at a time
-FIRST_WAIT = 20.0  # s that a message waits for the app's import; then it imports the app itself
+FIRST_WAIT = 20.0  # s that a message waits for the app server's import; then its process imports the app
 LONGEST_IMPORT = 600.0  # s that an app may take to be imported by an app server
 PAUSE = 60.0  # s until a bundle gets another app server after its app server has ended
 

@@ -1,6 +1,6 @@
 """Lets a SuperNode run an app only if the app's bundle is the one that the device trusts.
 
-Stock Flower checks nothing, so whoever controls the server could run any code on every device.
+Stock Flower does not check the bundle, so whoever controls the server could run any code on every device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_bundles() -> None:
 
     The bundle must have the hash that the server states. The environment variable `TRUST` may name a JSON
     file whose entry "bundle" is the only trusted hash, or "" if any hash is trusted. The file is read for
-    each new run. Without the variable, any hash is trusted. Without a valid entry, none is.
+    each new run. Without the variable, any hash is trusted; without a valid entry, no hash is.
     """
     settings = os.environ.pop(TRUST, None)
     loop = importlib.import_module(_LOOP)

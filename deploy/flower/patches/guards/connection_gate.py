@@ -47,7 +47,7 @@ ALL_STRANGERS, STRANGERS, PER_NODE = 1024, 512, 16
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
 FROM_STRANGER = 64 * 1024  # the most bytes of a stranger that are forwarded
 REFUSALS = 16  # refused requests after which a connection is closed
-TOLD = 60.0  # s between two lines in the log about closed connections
+TOLD = 60.0  # s between two lines of one kind in the log
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
 BACKLOG = 1024  # connections that the kernel accepts before this process does
@@ -164,7 +164,7 @@ class Gate:
             connection = _Connection(origin(address[0]))
             connection.task = self._keep(self._serve(outside, peer, connection))
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
-            if old := self._connections.pop(peer, None):  # the peer has reset it, and uses its port again
+            if old := self._connections.pop(peer, None):  # reset by the peer, which uses the port again
                 old.task.cancel()
             self._connections[peer] = connection  # as the last one
             self._make_room(connection.address)

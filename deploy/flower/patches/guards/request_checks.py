@@ -45,7 +45,7 @@ HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 CALLS_PER_NODE = 8
 # The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
-# wait loses the oldest request for which a thread waits.
+# wait loses its oldest request of these.
 WAITING_CALLS = 800
 # s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
 # and an answer is small.
@@ -430,8 +430,8 @@ def _start(
 ) -> Any:
     """Start the Fleet API behind the front door, and return its gRPC server.
 
-    Replaces Flower's function of the same parameters. Raises SystemExit if the SuperLink's options leave the
-    Fleet API unprotected or its port is taken.
+    Replaces Flower's function with the same parameters. Raises SystemExit if the SuperLink's options leave
+    the Fleet API unprotected or its port is taken.
     """
     if not enable_supernode_auth or certificates is None:
         raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")

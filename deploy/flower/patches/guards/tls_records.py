@@ -232,6 +232,6 @@ class _OneRecordAtATime(ssl.SSLObject):
 
 
 def _content_length(head: bytes | bytearray) -> int | None:
-    """Return how long the content of the record with this head is; None if this is no head of TLS."""
+    """Return the length of a record's content, from the record's head; None if this is no head of TLS."""
     length = int.from_bytes(head[3:_HEAD])
     return length if head[0] in _KINDS and head[1] == 3 and length <= _LONGEST else None

@@ -96,7 +96,7 @@ _DELETE_REPLIES = f"DELETE FROM message_res WHERE reply_to_message_id {AMONG}"
 
 
 def patch() -> None:
-    """Let the SuperLink's state use few statements. Other patches of the same methods come after this one."""
+    """Let the SuperLink's state use few statements. Call this before other patches of the same methods."""
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
