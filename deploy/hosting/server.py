@@ -464,7 +464,7 @@ class Server:
         Raises
         ------
         ServerError
-            If the SuperLink does not run, it does not know the run, or the run has ended.
+            If the SuperLink does not run or does not know the run, or if the run has ended.
         """
         self.flwr("stop", flower_run)
 
