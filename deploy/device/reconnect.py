@@ -196,8 +196,7 @@ class DeviceSupervisor(Supervisor):
                 else f"not let in yet: the operator must register the key of {self.name}, or another device "
                 "has this key or name"
             )
-        # The supervisor reads no lines after it has asked the SuperNode to end, so this end is the server's
-        # doing.
+        # The supervisor reads no lines after it has asked the SuperNode to end, so the server has ended it.
         elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 

@@ -212,7 +212,7 @@ def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
 
 
 def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
-    """Let states of this class delete a node's unanswered messages when the node is activated again.
+    """Let states of this class delete the messages that a restarted node had received and not answered.
 
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.

@@ -4,8 +4,9 @@ A reply with a model of four arrays has 13 objects, and stock Flower sends a req
 both programs more CPU time than a small object itself, because the request is signed and verified.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
-`join`. A SuperLink without this patch finds no object with such a name, and the sender then fetches or sends
-the objects one by one. All objects of a joined request are read or stored in one transaction.
+`join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
+then requests or sends the objects one by one. All objects of a joined request are read or stored in one
+transaction.
 """
 
 from __future__ import annotations

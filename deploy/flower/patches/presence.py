@@ -158,8 +158,8 @@ class Presence:
     def follow(self, lifespan: Any) -> None:
         """Notice the start and the end of the SuperLink.
 
-        After the start, all nodes that were online before have `RETURN` seconds to come back. Connections
-        that end because the SuperLink ends mark no node as offline.
+        After the start, all nodes that were online before have `RETURN` seconds to come back. When the
+        SuperLink itself ends, no node is marked as offline.
 
         Parameters
         ----------
@@ -299,8 +299,8 @@ class _Heartbeat:
 def _silent_peers() -> set[str]:
     """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
 
-    gRPC's pings would not tell, because a device that is uploading megabytes answers a ping only after the
-    upload. A peer that acknowledges the data that it is downloading is not silent.
+    gRPC's pings would not tell this, because a device that is uploading megabytes answers a ping only after
+    the upload. A peer that acknowledges the data that it is downloading is not silent.
     """
     silent: set[str] = set()
     if sys.platform != "linux":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 
-FRAMES = 2048  # in a second: those of 500 requests; a SuperLink answers 1,000 requests a second in all
+FRAMES = 2048  # the frames of 500 requests; a SuperLink answers some 1,000 requests a second in all
 # Bytes. A DATA frame with at least this many bytes does not count. A frame of another kind counts once, and
 # once more for each `LARGE` bytes in it.
 LARGE = 1024

@@ -45,7 +45,7 @@ HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 CALLS_PER_NODE = 8
 # The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
-# wait loses its oldest request of these.
+# wait loses its oldest request.
 WAITING_CALLS = 800
 # s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
 # and an answer is small.
@@ -403,8 +403,7 @@ _signatures = _Signatures()
 def _unknown(method: str) -> Refused:
     """Return the refusal of a request with an unknown key.
 
-    For ActivateNode and RegisterNode it contains Flower's error code, which SuperNodes and `deploy.device`
-    know.
+    For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
     """
     codes = importlib.import_module(_ERRORS).ApiErrorCode
     code = {
