@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
-_REMEMBERED = 1000  # the most exit codes that are kept
+_MOST_CODES = 1000  # the most exit codes that are kept
 _REPORT_TIME = 1.0  # seconds that a live server may take to report the end of a process
 
 
@@ -151,7 +151,7 @@ class ForkServer:
     def _note(self, answer: dict[str, int]) -> None:
         if "code" in answer:  # an answer without a code is for a request whose caller was interrupted
             self._codes[answer["pid"]] = answer["code"]
-            while len(self._codes) > _REMEMBERED:  # nobody asks for the codes of most processes
+            while len(self._codes) > _MOST_CODES:  # nobody asks for the codes of most processes
                 del self._codes[next(iter(self._codes))]
 
     def _next_answer(self, flags: int = 0) -> dict[str, int]:

@@ -134,7 +134,7 @@ class Presence:
         def activate_node(this: Any, node_id: int, heartbeat_interval: float) -> Any:
             first = _Heartbeat(connected=False)
             end = time.monotonic() + ENDING
-            while not (returns := self._replaces(node_id, first)) and time.monotonic() < end:
+            while not (returns := self._take_over(node_id, first)) and time.monotonic() < end:
                 time.sleep(ENDING / 20)
             if returns:
                 this.deactivate_node(node_id)
@@ -143,7 +143,7 @@ class Presence:
 
         state.activate_node = activate_node  # type: ignore[attr-defined]
 
-    def _replaces(self, node: int, heartbeat: _Heartbeat) -> bool:
+    def _take_over(self, node: int, heartbeat: _Heartbeat) -> bool:
         """If the node is not connected, make this heartbeat its latest one. Return whether this was done.
 
         The end of the node's earlier connection then has no effect any more.

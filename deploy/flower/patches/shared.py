@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
 LOOK = 1.0  # s between two checks for a change that is normally announced
-REMEMBERED = 10_000  # the most results of a function that are cached
+MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
 FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause before a part is requested again
@@ -245,7 +245,7 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
             if answer is but:
                 known.pop(key, None)
             else:
-                if len(known) >= REMEMBERED:  # clients choose the arguments, so their number must be limited
+                if len(known) >= MOST_CACHED:  # clients choose the arguments, so their number must be limited
                     known.clear()
                 known[key] = now, answer
         return answer

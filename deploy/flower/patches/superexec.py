@@ -153,7 +153,7 @@ class SuperExecThread(threading.Thread):
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
         Without this report, the failure would be noticed after two minutes without the app's heartbeats
-        (`superlink.PATIENCE` times 30 s, `supernode.PATIENCE`).
+        (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
         # A task that has not begun is not reported: an app that was not forked has no channel (`_Apps.start`)

@@ -43,8 +43,8 @@ SWITCH = 0.05
 # the held requests of 1,000 nodes have some 10^6 objects.
 GARBAGE = (10_000, 50, 50)
 LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
-PATIENCE = 4
-"""A ServerApp counts as dead after `PATIENCE` times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
+MISSED_HEARTBEATS = 4
+"""A ServerApp counts as dead after this many times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
 
 A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
 to `shared.FAILING` s."""
@@ -111,7 +111,7 @@ def patch() -> None:
     messages.patch()
     nodes.patch()
     pushes.patch()
-    replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
+    replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()
     for name in ("SqlLinkState", "InMemoryLinkState"):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
 SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
-PATIENCE = 120
+LONGEST_SILENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
 
 In stock Flower these are 30 and 60 s. While a fork server imports torch, it forks no process. On a slow
@@ -108,8 +108,8 @@ def patch() -> None:
 
 
 def wait_for_slow_apps() -> None:
-    """Let a ClientApp's task expire after `PATIENCE` seconds without a sign of life."""
-    replace(_CORE_STATE, HEARTBEAT_DEFAULT_INTERVAL=PATIENCE, HEARTBEAT_PATIENCE=1)
+    """Let a ClientApp's task expire after `LONGEST_SILENCE` seconds without a sign of life."""
+    replace(_CORE_STATE, HEARTBEAT_DEFAULT_INTERVAL=LONGEST_SILENCE, HEARTBEAT_PATIENCE=1)
 
 
 def end_with(loop: Callable[[], None]) -> NoReturn:

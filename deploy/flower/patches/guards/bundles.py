@@ -28,7 +28,7 @@ USED = (
 )
 
 
-class _Refused(Exception):  # noqa: N818
+class _BundleRefused(Exception):  # noqa: N818
     """A bundle is refused. The message says why."""
 
 
@@ -55,10 +55,14 @@ def check_bundles() -> None:
         def get_checked(fab_hash: str, run_id: int) -> Any:
             trusted = "" if settings is None else trusted_bundle(Path(settings))
             if trusted not in ("", fab_hash):  # the bundle is not even transferred
-                raise _Refused(f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: this device trusts {trusted}")
+                raise _BundleRefused(
+                    f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: this device trusts {trusted}"
+                )
             fab = get_fab(fab_hash, run_id)
             if hashlib.sha256(fab.content).hexdigest() != fab_hash:
-                raise _Refused(f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: its content has another hash")
+                raise _BundleRefused(
+                    f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: its content has another hash"
+                )
             getLogger("flwr").info("%s %s of run %s", ACCEPTED_BUNDLE, fab_hash, run_id)
             return fab
 
@@ -70,7 +74,7 @@ def check_bundles() -> None:
                 object_store=object_store,
                 **others,
             )
-        except _Refused as refused:
+        except _BundleRefused as refused:
             getLogger("flwr").error("%s", refused)
             message, _ = received[0]
             flwr = importlib.import_module(_MESSAGE)

@@ -22,7 +22,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.storage.statements import executor
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -40,20 +40,19 @@ USED = (
     *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
 )
 
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {_AMONG}"
-_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {_AMONG}"
+_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
+_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"
 _TREES = (
     "WITH RECURSIVE part (id) AS "
     "(SELECT value FROM json_each(?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
     "SELECT parent_id, child_id FROM part JOIN object_children ON parent_id = id ORDER BY 1, 2"
 )
 _WITHOUT_CHILDREN = (
-    f"SELECT object_id FROM objects WHERE object_id {_AMONG} "
+    f"SELECT object_id FROM objects WHERE object_id {AMONG} "
     "AND NOT EXISTS (SELECT 1 FROM object_children WHERE parent_id = object_id)"
 )
 _ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
-_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {_AMONG}"
+_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:

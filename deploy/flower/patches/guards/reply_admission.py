@@ -20,7 +20,7 @@ OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow 
 TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
 MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
 ATTEMPTS = 8  # how often a node may send a reply to one message
-REMEMBERED = 10_000  # the most messages whose node and number of replies are remembered
+MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are remembered
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 SESSIONS = 256  # the most push sessions of ServerApps that are remembered
 
@@ -167,7 +167,7 @@ class ReplyAdmission:
             with self._lock:
                 for message in response.messages_list:
                     self._delivered[message.metadata.message_id] = node
-                while len(self._delivered) > REMEMBERED:
+                while len(self._delivered) > MOST_MESSAGES:
                     self._delivered.popitem(last=False)
         if method != "PushMessages":
             return
@@ -210,7 +210,7 @@ class ReplyAdmission:
         with self._lock:
             attempts = self._attempts.pop(metadata.reply_to_message_id, 0) + 1
             self._attempts[metadata.reply_to_message_id] = attempts
-            if len(self._attempts) > REMEMBERED:
+            if len(self._attempts) > MOST_MESSAGES:
                 self._attempts.popitem(last=False)
         if attempts > ATTEMPTS:
             raise self._no("the message has been answered too often")

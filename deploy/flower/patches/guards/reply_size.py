@@ -18,7 +18,7 @@ FACTOR = 4  # a reply may have this many times the bytes of the ServerApp's larg
 BYTES = 1024 * 1024  # bytes that a reply may have in any case
 VARIABLE = "COHORT_REPLY_BYTES"  # the environment variable that can raise `BYTES`
 _CHUNK = b"ArrayChunk "  # the first bytes of an object that holds data of an array
-REMEMBERED = 100_000  # the most replies whose metadata are remembered
+MOST_REPLIES = 100_000  # the most replies whose metadata are remembered
 
 _GRID = "flwr.superlink.grid.http_grid"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
@@ -107,7 +107,7 @@ def patch() -> None:
         response = pull(this, *arguments, **settings)
         for message in response.messages_list:
             metadata[message.metadata.message_id] = message.metadata
-            if len(metadata) > REMEMBERED:
+            if len(metadata) > MOST_REPLIES:
                 metadata.popitem(last=False)
         return response
 

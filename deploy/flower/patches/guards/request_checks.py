@@ -22,7 +22,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.deferred_answers import Later
-from deploy.flower.patches.guards import enrolment, reply_admission
+from deploy.flower.patches.guards import enrolment_requests, reply_admission
 from deploy.flower.patches.guards.connection_gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
@@ -92,7 +92,7 @@ USED = (
     f"{_KEYS}:bytes_to_public_key",
     f"{_KEYS}:verify_signature",
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *enrolment.USED,
+    *enrolment_requests.USED,
     *reply_admission.USED,
 )
 
@@ -123,7 +123,7 @@ def patch() -> None:
     lifespan._start_fleet_api = start_behind_door
 
 
-class Refused(Exception):  # noqa: N818
+class RequestRefused(Exception):  # noqa: N818
     """A request is refused.
 
     Parameters
@@ -168,7 +168,7 @@ class FrontDoor:
         self._state_factory = state_factory
         self._submit = submit
         self._gate = gate
-        self._replies = ReplyAdmission(state_factory, Refused)
+        self._replies = ReplyAdmission(state_factory, RequestRefused)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
         self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
         self._largest_object = largest_object
@@ -189,7 +189,7 @@ class FrontDoor:
         def answer(bodies: Iterator[bytes], context: Any) -> Any:
             try:
                 return self._answer(continuation, call, bodies, context)
-            except Refused as refused:
+            except RequestRefused as refused:
                 peer = sender(context)
                 self._log.refused(call.method, str(refused), peer)
                 if refused.status in ("UNAUTHENTICATED", "FAILED_PRECONDITION"):
@@ -260,21 +260,23 @@ class FrontDoor:
                 "PushMessages": self._replies.largest_request,
             }.get(method, SMALL_BODY)
             if len(body) > limit:
-                raise Refused(f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED")
+                raise RequestRefused(
+                    f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED"
+                )
             handler = continuation(call)
             try:
                 request = handler.request_deserializer(body)
             except Exception as error:
-                raise Refused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
+                raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
             del body
             activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
             if isinstance(request, activation):
                 if request.public_key != key:
-                    raise Refused("Another node's key")
+                    raise RequestRefused("Another node's key")
             elif method != "RegisterNode":  # Flower itself refuses RegisterNode
                 stated = request.node.node_id if hasattr(request, "node") else request.node_id
                 if stated != node:
-                    raise Refused("Invalid node ID")
+                    raise RequestRefused("Invalid node ID")
             self._replies.check(method, request, node)
 
             def serialized(response: Any) -> bytes:
@@ -288,8 +290,8 @@ class FrontDoor:
     def _authenticate(self, call: Any) -> tuple[bytes, int]:
         """Return the key that signed a request, and the id of the node that is registered with the key.
 
-        Raises Refused if the request is not signed by a registered key, or if its time stamp is too old or in
-        the future.
+        Raises RequestRefused if the request is not signed by a registered key, or if its time stamp is too
+        old or in the future.
         """
         auth = importlib.import_module(_NODE_AUTH)
         metadata = call.invocation_metadata
@@ -297,7 +299,7 @@ class FrontDoor:
         time_stamp = auth.get_metadata_str(metadata, auth.TIMESTAMP_HEADER)
         signature = auth.get_metadata_bytes(metadata, auth.SIGNATURE_HEADER)
         if not key or not time_stamp or not signature:
-            raise Refused("Missing authentication metadata")
+            raise RequestRefused("Missing authentication metadata")
         node = self._state_factory.state().get_node_id_by_public_key(key)
         if node is None:
             raise _unknown(self._methods[call.method])
@@ -305,11 +307,11 @@ class FrontDoor:
             signed = _signatures.verify(key, time_stamp.encode(), signature)
             age = (auth.now() - datetime.fromisoformat(time_stamp)).total_seconds()
         except (TypeError, ValueError) as error:
-            raise Refused("Invalid timestamp") from error
+            raise RequestRefused("Invalid timestamp") from error
         if not signed:
-            raise Refused("Invalid signature")
+            raise RequestRefused("Invalid signature")
         if not auth.MIN_TIMESTAMP_DIFF < age < auth.MAX_TIMESTAMP_DIFF:
-            raise Refused("Invalid timestamp")
+            raise RequestRefused("Invalid timestamp")
         return key, node
 
     @contextmanager
@@ -319,11 +321,11 @@ class FrontDoor:
         If a node hangs up, its request counts until the thread has handled it. Otherwise a node that hangs up
         again and again could occupy any number of threads.
 
-        Raises Refused if the node already has `CALLS_PER_NODE` requests under way.
+        Raises RequestRefused if the node already has `CALLS_PER_NODE` requests under way.
         """
         with self._lock:
             if self._per_node[node] >= CALLS_PER_NODE:
-                raise Refused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
+                raise RequestRefused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
             self._calls[context] = time.monotonic(), node
         rest = 2  # how many of two events are to come: the handling ends, and gRPC ends the request
@@ -342,7 +344,7 @@ class FrontDoor:
         try:
             if not context.add_callback(over):
                 over()
-                raise Refused("The node has hung up", "UNAVAILABLE")
+                raise RequestRefused("The node has hung up", "UNAVAILABLE")
             yield
         finally:
             over()
@@ -352,7 +354,7 @@ class FrontDoor:
             try:
                 return next(bodies)
             except StopIteration:
-                raise Refused("No request", "INVALID_ARGUMENT") from None
+                raise RequestRefused("No request", "INVALID_ARGUMENT") from None
 
     @contextmanager
     def _wait(self, context: Any, node: int) -> Iterator[None]:
@@ -400,7 +402,7 @@ class _Signatures(threading.local):
 _signatures = _Signatures()
 
 
-def _unknown(method: str) -> Refused:
+def _unknown(method: str) -> RequestRefused:
     """Return the refusal of a request with an unknown key.
 
     For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
@@ -412,10 +414,10 @@ def _unknown(method: str) -> Refused:
     }.get(method)
     reason = "No SuperNode found with the given public key"
     if code is None:
-        return Refused(reason)
+        return RequestRefused(reason)
     error = importlib.import_module(f"{_ERRORS}.catalog").API_ERROR_MAP[code]
     answer = json.dumps({"code": int(code), "public_message": error.public_message, "public_details": None})
-    return Refused(f"{reason} ({int(code)})", error.status_code.name, answer)
+    return RequestRefused(f"{reason} ({int(code)})", error.status_code.name, answer)
 
 
 def _start(
@@ -450,7 +452,7 @@ def _start(
         threads,
         options=_options(chunk + SPARE),
         interceptors=[
-            *enrolment.interceptors(state_factory),
+            *enrolment_requests.interceptors(state_factory),
             door,
             importlib.import_module(_TRANSLATION).RpcErrorTranslationServerInterceptor(),
             *interceptors,

@@ -18,13 +18,10 @@ import json
 from datetime import timedelta
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.patches.storage import times
-from deploy.flower.patches.storage.statements import executor
-
-if TYPE_CHECKING:
-    pass
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 _STORE = "flwr.supercore.object_store.sql_object_store"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
@@ -64,9 +61,8 @@ _LOCK = (
     "INSERT INTO objectstore_locks (lock_id, lock_value) VALUES ('mutation', 0) "
     "ON CONFLICT (lock_id) DO UPDATE SET lock_value = lock_value"
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_KNOWN = f"SELECT object_id, is_available FROM objects WHERE object_id {_AMONG}"
-_CHILDREN = f"SELECT parent_id, child_id FROM object_children WHERE parent_id {_AMONG}"
+_KNOWN = f"SELECT object_id, is_available FROM objects WHERE object_id {AMONG}"
+_CHILDREN = f"SELECT parent_id, child_id FROM object_children WHERE parent_id {AMONG}"
 _ADD = "INSERT INTO objects (object_id, content, is_available, ref_count) VALUES (?, x'', 0, ?)"
 _ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
 _COUNT = "UPDATE objects SET ref_count = ref_count + ? WHERE object_id = ?"
@@ -84,7 +80,7 @@ _REFERENCES = (
     "SELECT parent_id, child_id, ref_count FROM part JOIN object_children ON parent_id = id "
     "JOIN objects ON object_id = child_id"
 )
-_DELETE = f"DELETE FROM objects WHERE object_id {_AMONG}"
+_DELETE = f"DELETE FROM objects WHERE object_id {AMONG}"
 _SET_COUNT = "UPDATE objects SET ref_count = ? WHERE object_id = ?"
 _GET = "SELECT content FROM objects WHERE object_id = ?"
 _PUT = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ? AND is_available = 0"

@@ -27,7 +27,7 @@ from functools import wraps
 from logging import getLogger
 from typing import Any
 
-from deploy.flower.patches.storage.statements import executor
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
@@ -50,10 +50,9 @@ USED = (
     f"{_DATE}:now",
     f"{_UTILS}:uint64_to_int64",
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {_AMONG} AND delivered_at = ''"
-_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {_AMONG}"
-_ROOTS = f"SELECT object_id FROM objects WHERE object_id {_AMONG} AND ref_count = 0"
+_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {AMONG} AND delivered_at = ''"
+_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {AMONG}"
+_ROOTS = f"SELECT object_id FROM objects WHERE object_id {AMONG} AND ref_count = 0"
 _ROUND = re.compile(r"[0-9]{1,18}")
 _BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.buffered_messages.buffered_group`
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
 from deploy.flower.patches.guards.refusal_log import RefusalLog
 from deploy.flower.patches.sockets import sender
-from deploy.flower.registered_clients import Refused, Registry
+from deploy.flower.registered_clients import RegistrationRefused, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ class Enrolment:
                 return self._enrol(token, next(bodies, b""), context)
             finally:
                 late.cancel()
-        except Refused as error:
+        except RegistrationRefused as error:
             self._refuse(context, "PERMISSION_DENIED", str(error))
         except (OSError, ValueError, TypeError, KeyError) as error:  # a full disk, or a damaged file
             reason = f"{type(error).__name__}: {error}"
@@ -134,29 +134,32 @@ class Enrolment:
     def _refuse(self, context: Any, status: str, reason: str, answer: str = "") -> NoReturn:
         self._log.refused(METHOD, reason, sender(context))
         context.abort(self._grpc.StatusCode[status], answer or reason)
-        raise Refused(reason)
+        raise RegistrationRefused(reason)
 
     def _enrol(self, token: str, body: bytes, context: Any) -> bytes:
         if len(body) > MAX_REQUEST:
-            raise Refused(f"{len(body)} bytes, and at most {MAX_REQUEST} are allowed")
+            raise RegistrationRefused(f"{len(body)} bytes, and at most {MAX_REQUEST} are allowed")
         try:
             request = self._fleet.RegisterNodeFleetRequest.FromString(body)
         except Exception as error:
-            raise Refused(f"no valid request: {error}") from error
+            raise RegistrationRefused(f"no valid request: {error}") from error
         name = self._registry.accept(token, self._checked(request.public_key), self._register)
         getLogger("flwr").info("[%s] %s has joined by invitation, from %s", METHOD, name, sender(context))
         answer: bytes = self._fleet.RegisterNodeFleetResponse().SerializeToString()
         return answer
 
     def _checked(self, key: bytes) -> str:
-        """Return a public key as one line. Raise Refused if the control API would not accept the key."""
+        """Return a public key as one line.
+
+        Raises RegistrationRefused if the control API would not accept the key.
+        """
         if len(key) <= MAX_KEY:
             with contextlib.suppress(ValueError, UnsupportedAlgorithm):
                 public = serialization.load_ssh_public_key(key)
                 if importlib.import_module(_KEYS).uses_nist_ec_curve(public):
                     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
                     return public.public_bytes(*form).decode()
-        raise Refused("the public key must be an elliptic-curve key in OpenSSH format")
+        raise RegistrationRefused("the public key must be an elliptic-curve key in OpenSSH format")
 
     def _register(self, name: str, key: str) -> str:
         """Register a key as Flower's control API does, unless it is registered. Return the node id."""
@@ -166,11 +169,11 @@ class Enrolment:
         )
         if (node := state.get_node_id_by_public_key(encoded)) is not None:
             if state.get_node_info(node_ids=[node])[0].name != name:
-                raise Refused("the public key is another client's")
+                raise RegistrationRefused("the public key is another client's")
             return str(node)
         account = importlib.import_module(_AUTH).NoOpControlAuthnPlugin().validate_tokens_in_metadata([])[1]
         asked = importlib.import_module(_CONTROL_MESSAGES).RegisterNodeRequest(public_key=encoded, name=name)
         try:
             return str(importlib.import_module(_HANDLERS).register_node(asked, account, state).node_id)
         except Exception as error:  # such as a key that was revoked
-            raise Refused(f"the public key is refused: {error}") from error
+            raise RegistrationRefused(f"the public key is refused: {error}") from error
