@@ -1,9 +1,7 @@
 """Learns how long each client takes to reply, by a Kalman filter of its log durations.
 
-The functions are pure, on arrays. A duration is the time from the message to a client until the server has
-the client's reply: download, training and upload. z is the log of a duration in seconds. A client's z is
-normal around a mean that drifts. Each client has a Kalman filter, which estimates this mean. The variance of
-the noise is the same for all clients.
+z is the log of a duration in seconds. A client's z is normal around a mean that drifts. Each client has a
+Kalman filter, which estimates this mean. The variance of the noise is the same for all clients.
 """
 
 from typing import NamedTuple
