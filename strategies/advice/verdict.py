@@ -36,9 +36,9 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
     """Return the advice.
 
     A selector can be advised if two things hold. First, its variance exceeds that of each other selector by
-    at most the share `MARGIN`, each with 95 % confidence. Second, its interval lies below 1, unless the
-    selector is `BASELINE`. Of the selectors that can be advised, fixed ones are preferred to those that
-    learn. Among fixed ones `BASELINE` is preferred, and otherwise the smallest estimate.
+    at most the share `MARGIN`, each with 95 % confidence. Second, its variance is below that of `BASELINE`
+    with 95 % confidence, unless it is `BASELINE`. Of these selectors, fixed ones are preferred to those that
+    learn, then `BASELINE`, then the smallest estimate.
 
     Parameters
     ----------

@@ -168,9 +168,7 @@ class LazyExperts:
         return p
 
     def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Replace all experts by `num_experts` copies of sum_e theta_e q_e, or of the uniform distribution.
-
-        The uniform distribution replaces them if `theta` is None.
+        """Replace all experts by `num_experts` copies of sum_e theta_e q_e; uniform ones if `theta` is None.
 
         The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
         of weights with different cuts cannot be stored as an `Untouched`.

@@ -35,9 +35,9 @@ class Eligibility:
         the client's group. A client without the property is not eligible.
 
         True and False match themselves and the texts "true" and "false", in upper or lower case, but no
-        number. Any other value is a pattern for a text, or for a number as text. It also matches a number of
-        the same value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a
-        property is a list, one of its texts must match.
+        number. Any other value is a pattern for the property as text. It also matches a number of the same
+        value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a property is a
+        list, one of its texts must match.
 
     Raises
     ------
@@ -86,8 +86,8 @@ class Eligibility:
         """Return the conditions in a text such as "site-1*|site-2*,tag:hospital,charging=true".
 
         Conditions have commas between them. ``NAME=VALUE`` is a property, ``tag:PATTERN`` a tag, and anything
-        else a pattern of names, or several with ``|`` between them. Properties have no other comparison: not
-        ``!=``, ``<`` or ``>``, and no lists. Patterns such as ``[12]`` and ``[!3]`` may serve instead.
+        else a pattern of names, or several with ``|`` between them. There is no other comparison, such as
+        ``!=`` or ``<``; patterns such as ``[12]`` and ``[!3]`` may serve instead.
 
         Raises
         ------

@@ -263,7 +263,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused, or `asks_norms` is False; nothing has changed then.
+            If an argument is refused, or `asks_norms` is False.
         """
         if not self.asks_norms:
             raise ValueError(f"{self.name} does not ask for norms, or has learned them: see asks_norms")
@@ -369,9 +369,8 @@ class Selector(ABC):
         """Return the weights after the replies have arrived.
 
         A client that responded has the weight c_m S/S', where S' of the S selected clients responded. The
-        weight of the other clients is 0. This assumes that all selected clients fail independently and with
-        equal probability. Then, given the selection and S' >= 1, each subset of S' clients is equally likely
-        to respond, and the expected aggregate equals the aggregate of all S updates.
+        weight of the other clients is 0. If all selected clients fail independently and with equal
+        probability, and S' >= 1, the expected aggregate equals the aggregate of all S updates.
 
         Parameters
         ----------
@@ -412,7 +411,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         checks.integer("round", round, low=0)
         # A Selection ensures that its clients are distinct and >= 0, so only the upper limit is checked.
@@ -434,7 +433,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         for name in per_client.keys() - self.per_client.keys():
             raise ValueError(f"{name}: {self.name} has no such setting per client")
@@ -462,7 +461,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         indexes = self._registered_indexes("clients", clients)
         sizes = self.client_sizes.copy()
@@ -480,7 +479,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If a client is unknown or already removed; nothing has changed then.
+            If a client is unknown or already removed.
         """
         registered = self._registered.copy()
         registered[self._registered_indexes("clients", clients)] = False
@@ -505,8 +504,7 @@ class Selector(ABC):
         Raises
         ------
         ValueError
-            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector;
-            nothing has changed then.
+            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
@@ -531,8 +529,8 @@ class Selector(ABC):
         self._check_state(arrays)
         self._assign(arrays)
 
-    # The hooks that a subclass defines. A hook that returns a dict returns the new values of the arrays that
-    # change. It does not assign them to the state itself.
+    # Hooks of subclasses. A hook that returns a dict returns the new values of the arrays that change, and
+    # does not assign them to the state.
 
     @abstractmethod
     def _distribution(self) -> Floats:
@@ -564,9 +562,9 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that change because clients have answered the question for norms.
+        """Return the arrays that change. Called if `_wants_norms`.
 
-        `clients` (n,) answered, and `norms` (n,) are their finite answers. Called if `_wants_norms`.
+        `norms` (n,) are the finite norms that `clients` (n,) have answered.
         """
         return {}
 

@@ -80,17 +80,17 @@ class DeltaSelector(ReportedSelector):
       ``local_steps``, because σ_i² is the variance of a single step.
     - In the mean of g, the length of an update counts as at most ten times the median length
       (`numerics.robust.mean_weights`), so that no single client determines all distances.
-    - σ_i² has the divisor n - 1 where the paper has |B| = n. So a client with a single mini-batch has no σ_i²,
-      and the app and the simulator refuse a run with one local step.
+    - σ_i² has the divisor n - 1 where the paper has |B| = n. So a client with a single mini-batch has no
+      σ_i², and the app and the simulator refuse a run with one local step.
 
     If ``local_steps`` is not given, the app and the simulator take it from the run. It is 1 by default in the
     library, and in a simulation that counts epochs; ζ_i² is then too large by the square of the number of
     steps.
 
-    The p of eq. 13 minimises a bound, not the variance of the aggregate. If a large component is common to all
-    gradients, clients near the mean are drawn rarely and get large weights, and DELTA does worse than uniform
-    sampling. (Appendix B.1 shows the opposite, because it takes plain means.) Section 3.4 of the paper has α1
-    and α2 swapped; eq. 13 and Corollary 3.7 follow from eq. 11.
+    The p of eq. 13 minimises a bound, not the variance of the aggregate. If a large component is common to
+    all gradients, clients near the mean are drawn rarely and get large weights, and DELTA does worse than
+    uniform sampling. (Appendix B.1 shows the opposite, because it takes plain means.) Section 3.4 of the
+    paper has α1 and α2 swapped; eq. 13 and Corollary 3.7 follow from eq. 11.
     """
 
     name = "delta"

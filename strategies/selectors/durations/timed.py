@@ -50,11 +50,12 @@ class TimedSelector(StreamSelector):
     Learning with Adaptive Client Sampling" (INFOCOM 2022), minimise the same product with a sum that is
     linear in p instead of this maximum, and with durations and norms that are known before the run.
 
-    No deadline D is chosen together with p. D could minimise V T, too, if weights are divided by each client's
-    probability r_m of answering in time: V = sum q²/(p r), T = E[min(max, D)]. For lognormal durations whose
-    log has the standard deviation 0.5 or 1 between clients and 0.3 within a client, the best D lowers V T by 0
-    to 8 % (K = 6 and 20). With 1 within a client, V T falls to 0.24 to 0.47, but r_m is then known only up to
-    about 30 %, which biases the weights. Buffered rounds avoid the same waits, and need no r_m.
+    No deadline D is chosen together with p. D could minimise V T, too, if weights are divided by each
+    client's probability r_m of answering in time: V = sum q²/(p r), T = E[min(max, D)]. For lognormal
+    durations whose log has the standard deviation 0.5 or 1 between clients and 0.3 within a client, the best
+    D lowers V T by 0 to 8 % (K = 6 and 20). With 1 within a client, V T is 0.24 to 0.47 times as large, but
+    r_m is then known only up to about 30 %, which biases the weights. Buffered rounds avoid the same waits,
+    and need no r_m.
 
     With `lazy_from` clients or more, a round costs O(n log n) for n clients with a known duration, not O(M).
     """

@@ -49,8 +49,8 @@ class TiFLSelector(PlainMeanSelector):
     adaptive policy (Algorithm 2) is missing, since it needs the accuracy of the model on test data of each
     tier's clients.
 
-    The aggregate is biased, since the probability of a client depends on the number of clients of its tier
-    that are available, and with most policies on its speed.
+    The aggregate is biased: the probability of a client depends on the number of available clients in its
+    tier, and with most policies on its speed.
     """
 
     name = "tifl"
