@@ -12,7 +12,7 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Advice:
-    """What the evidence says.
+    """The selector to use; if the log does not suffice, what it lacks.
 
     Attributes
     ----------

@@ -103,8 +103,7 @@ def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     Returns
     -------
     ndarray of int, shape (G,)
-        Each entry of `expected`, rounded down or up. Their sum is the sum of `expected`, and the mean of each
-        over `rng` is the entry of `expected`.
+        Each entry of `expected`, rounded down or up.
 
     Raises
     ------

@@ -49,7 +49,7 @@ def fill_with_budgets(
     usage : array_like, shape (B, G)
         Row b, entry j: how much of budget b one participant of group j uses, >= 0.
     budgets : array_like, shape (B,)
-        The limits, each at least the entry of ``usage @ lower``.
+        The limits, >= ``usage @ lower``.
 
     Returns
     -------

@@ -194,7 +194,7 @@ class LazyExperts:
         self._above = np.repeat(self._above, num_experts)
 
     def step(self, clients: Ints, exponents: Floats) -> None:
-        """Set q_e to the projection of q_e,m exp(exponents_e,m). All other clients have the exponent 0.
+        """Set q_e to the projection of q_e,m exp(exponents_e,m); the exponents of other clients are 0.
 
         Parameters
         ----------
@@ -422,7 +422,7 @@ class _Base:
     registered : ndarray of bool, shape (M,)
         Which clients are registered.
     touched : ndarray of int
-        The clients left out.
+        The touched clients, which are left out.
     """
 
     def __init__(self, of: Ranking, registered: Bools, touched: Ints) -> None:

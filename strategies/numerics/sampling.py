@@ -162,8 +162,8 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     arrival = rng.standard_exponential(weights.size)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         arrival /= weights
-        # The expected number of arrivals before this time is at most 2k + 20. It is about 2k + 20 if no
-        # client has a large share of the weights.
+        # About 2k + 20 arrivals are expected before this time; fewer if a client has a large share of the
+        # weights.
         early = arrival < (2 * k + 20) / weights.sum()
     first = np.flatnonzero(early if np.count_nonzero(early) >= k else weights)
     arrival = arrival[first]

@@ -91,8 +91,8 @@ def check_correction(selector: type[Selector]) -> None:
     Raises
     ------
     ValueError
-        If the selector is unbiased in the long run: it counts replies and makes up for missing replies. Both
-        corrections together would give too much weight to a group that seldom replies.
+        If the selector is unbiased in the long run. Both corrections together would give too much weight to a
+        group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

@@ -15,8 +15,7 @@ class Polling:
     Attributes
     ----------
     interval : float (default: 0.1)
-        The longest pause between two requests of the server to Flower for replies, in seconds, > 0. Early in
-        a wait for replies, the pause may be shorter.
+        The longest pause between two requests of the server to Flower for replies, in seconds, > 0.
     ask_status : bool, optional
         Whether the server asks new clients for identity, data size and availability, with a ``query.status``
         message. With False, or if the app has no handler for this message, a client is identified by its

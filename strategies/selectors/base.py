@@ -73,9 +73,9 @@ class Selector(ABC):
     """True if selections and weights depend on no quantity that is computed from clients' data during the
     run. Sizes, groups and constants that are given beforehand count as public."""
     equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
-    """When each draw may count as one vote of equal weight, which server strategies that see single
-    replies require. "with replacement": only if the setting `replacement` is True. "never": weights correct
-    for unequal probabilities."""
+    """When each draw may count as one vote of equal weight. Server strategies that see single replies require
+    this. "with replacement": only if the setting `replacement` is True. "never": weights correct for unequal
+    probabilities."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` is then a statement about E[sum_m c_m parts_m u_m] for each
@@ -229,7 +229,7 @@ class Selector(ABC):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
     ) -> Floats:
-        """Return (n,) the share of some clients in the sum of the available clients' sizes.
+        """Return (n,) the clients' shares of the sum of the available clients' sizes.
 
         For a selector that is unbiased in every round, these are entries of `target_shares`. If few clients
         are unavailable, no pass over all clients is needed.
@@ -250,7 +250,7 @@ class Selector(ABC):
         return shares
 
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
-        """Learn the norms for which the available clients were asked before the first selection.
+        """Learn the norms that the available clients reported before the first selection.
 
         Parameters
         ----------
@@ -469,7 +469,7 @@ class Selector(ABC):
         self._assign({"client_sizes": sizes})
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Remove clients for good; their indexes are not reused. All clients may be removed.
+        """Remove clients for good. All clients may be removed.
 
         Parameters
         ----------
@@ -538,7 +538,7 @@ class Selector(ABC):
 
     @abstractmethod
     def _select(self, context: RoundContext) -> Selection:
-        """Select clients. It is called only if a client is available and ``context.k`` is at least 1."""
+        """Select clients. Called only if a client is available and ``context.k`` is at least 1."""
 
     def _candidates(self, context: RoundContext) -> Ints:
         """Return the clients to poll; here all available clients. Called if `polls_for` is not empty."""
@@ -562,9 +562,9 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that change. Called if `_wants_norms`.
+        """Return the arrays that `learn_norms` changes. Called if `_wants_norms`.
 
-        `norms` (n,) are the finite norms that `clients` (n,) have answered.
+        `norms` (n,) are the finite answers of `clients` (n,).
         """
         return {}
 

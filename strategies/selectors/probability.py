@@ -83,7 +83,7 @@ class ProbabilitySelector(Selector):
     def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
         """Return (clients, importance W, sqrt(a) = size ||g||) of the clients whose norm is usable.
 
-        The papers have λ instead of the size. The sum of sizes by which they differ cancels wherever two
+        The papers have λ instead of the size. The quotient of the two, the sum of sizes, cancels wherever two
         roots are compared. Unlike λ, sizes do not change when clients join or leave.
         """
         clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)

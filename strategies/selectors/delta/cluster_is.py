@@ -49,8 +49,8 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
     all clients in this round. Here the norm of a client is that of its last update.
 
-    A cluster gets its share of the draws even if its norms are small. If it holds half of the clients,
-    ``fed-is`` is better.
+    A cluster gets its share of the draws however small its norms are. So if half of the clients have small
+    norms, ``fed-is`` is better.
     """
 
     name = "cluster-is"

@@ -33,8 +33,8 @@ class PracDeltaSelector(PracticalSelector):
 
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
     `delta.DeltaSelector` explains their units. Section 4 of the paper prints no such division;
-    ``local_steps=1`` gives this form. A client that was drawn several times counts once in the plain mean.
-    With FedVARP, distances are between the updates minus the remembered updates
+    ``local_steps=1`` gives this form. With ``diversity_mean="plain"``, a client that was drawn several times
+    counts once in the mean. With FedVARP, distances are between the updates minus the remembered updates
     (`rounds.control_variates.FedVARP`). A client that replies without a variance gets the mean of the
     reported variances. If no client reports a variance, s_i is sqrt(α1) ζ_i.
     """

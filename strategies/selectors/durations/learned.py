@@ -34,9 +34,9 @@ def learn(
     """Return the knowledge after a round.
 
     A client that did not reply took at least as long as the last reply of the round. For such a client, the
-    filter uses the expected z, given that z is above this bound. If a client's duration becomes a hundred
-    times longer, the filter learns this in two replies. The error of the first reply is clipped, since the
-    reply may be an outlier. The clipped part widens the client's variance, so the second reply counts more.
+    filter uses the expected z, given that z is above this bound. A large error is clipped, since the reply
+    may be an outlier. The clipped part widens the client's variance, so the next reply counts more: the
+    filter learns in two replies that durations are a hundred times longer.
 
     Parameters
     ----------

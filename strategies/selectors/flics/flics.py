@@ -104,7 +104,7 @@ class FLICSSelector(GroupSelector):
     """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
     A participant is a selected client that responds. a_j is the number of available clients of group j, K the
-    budget, rounded down, p_j the target share of group j, ŝ_j the mean number of participants of group j per
+    budget (rounded down), p_j the target share of group j, ŝ_j the mean number of participants of group j per
     round, g(m) the group of client m, and S the set of selected clients. In round t::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
@@ -115,10 +115,10 @@ class FLICSSelector(GroupSelector):
     With ``design="numbers"`` the server selects r_j clients of group j uniformly at random, after rounding
     r_j up or down at random (Remark 4). The probability of each client stays r_j/a_j, and |S| is at most K.
 
-    Δ is unbiased over time, not in each round: the mean weight of a group over the rounds tends to p_j. For a
-    group that is often absent, it may be off by a quarter even after 2000 rounds. Three errors of the paper's
-    Algorithm 1 are corrected: line 7 divides by t - 1, which is 0 at t = 1; lines 12 and 14 apply the same
-    scaling twice; line 14 also divides by |S|.
+    Δ is unbiased over time, not in each round: the mean weight of a group over the rounds tends to p_j. Even
+    after 2000 rounds, the mean weight of a group that is often absent may be off by a quarter. Three errors
+    of the paper's Algorithm 1 are corrected: line 7 divides by t - 1, which is 0 at t = 1; lines 12 and 14
+    apply the same scaling twice; line 14 also divides by |S|.
 
     The first r̂_j participants of a group, in round t, make up for all missed rounds at once: each has the
     weight p_j t/r̂_j, so the step of this round may be large. For a group that joins late, t counts the

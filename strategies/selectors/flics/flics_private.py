@@ -107,8 +107,8 @@ class FLICSPrivateSelector(Selector):
     to be available.
 
     **Privacy.** ε limits what a report reveals about the group, and `coin_epsilon` limits what a yes or no
-    reveals in one round; it increases the variance and causes no bias. Without `coin_epsilon`, an answer has
-    the ε ln 100 = 4.6 if r_j/a_j of two groups differ by a factor of a hundred. The privacy losses of reports
+    reveals in one round. `coin_epsilon` increases the variance and causes no bias. Without it, an answer has
+    ε = ln 100 = 4.6 if r_j/a_j of two groups differ by a factor of a hundred. The privacy losses of reports
     and answers add up, also over rounds. The update itself reveals more than both, unless secure aggregation
     sums the updates.
     """

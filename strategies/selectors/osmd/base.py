@@ -145,7 +145,7 @@ class ExpertsSelector(StreamSelector):
         return _state(touched, weights, untouched) | {"base": base, "log_theta": _log_theta(num_experts)}
 
     def _restarted(self, num_experts: int, warm: bool) -> dict[str, Array]:
-        """Return the arrays of E new experts that start from the mixture p if `warm`, else as at round 1.
+        """Return the arrays of E new experts, from the mixture p if `warm`, else those of `_started`.
 
         Lazy experts without a base are changed in place.
         """

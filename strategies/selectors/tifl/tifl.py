@@ -39,8 +39,8 @@ class TiFLSelector(PlainMeanSelector):
     """Draws a tier with the probability of its policy, and K clients of the tier uniformly.
 
     The available clients with known durations, ordered by their mean duration, are cut into five tiers of
-    equal numbers. If the drawn tier has fewer than K clients, the rest come from the next tiers, faster tiers
-    first.
+    equal numbers. If the drawn tier has fewer than K clients, the rest come from the faster tiers, the
+    nearest first, and then from the slower ones.
 
     Differences from the paper: TiFL first lets all clients train for some rounds to learn their durations.
     Here clients without a duration are one more tier, which is drawn with their share of the available
