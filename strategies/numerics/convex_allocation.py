@@ -1,4 +1,4 @@
-"""FLICS' allocation of a round under several budgets. It has no closed form and is computed with cvxpy.
+"""FLICS' allocation of a round under several budgets: without a closed form, so computed with cvxpy.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints" (the FLICS paper). cvxpy is installed with the extra ``optim``; no other module needs it.

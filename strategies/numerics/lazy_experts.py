@@ -1,4 +1,4 @@
-"""Several distributions with a floor. Their cost grows with the number of touched clients, not with M.
+"""Distributions with a floor, whose cost grows with the number of clients drawn so far, not of all clients.
 
 A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
 entries of the drawn clients. The step also multiplies all other entries by one common factor, but lowers no

@@ -104,8 +104,9 @@ class FLICSSelector(GroupSelector):
     """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
     A participant is a selected client that responds. a_j is the number of available clients of group j, K the
-    budget (rounded down), p_j the target share of group j, ŝ_j the mean number of participants of group j per
-    round, g(m) the group of client m, and S the set of selected clients. In round t::
+    budget, rounded down (in the paper it may be fractional), p_j the target share of group j, ŝ_j the mean
+    number of participants of group j per round, g(m) the group of client m, and S the set of selected
+    clients. In round t::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
         each available client of group j is selected with probability r_j/a_j      (so |S| may exceed K)
