@@ -57,7 +57,7 @@ class Selector(ABC):
     summary: ClassVar[str] = ""
     """Which clients are selected, in a few words that follow "selects clients"."""
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
-    """When E[sum_m c_m u_m] equals the mean of any fixed updates u, weighted by `target_shares`: in each
+    """When E[sum_m c_m u_m] equals sum_m s_m u_m for any fixed updates u, where s is `target_shares`: in each
     round ("round"), only on average over many rounds in which availability varies ("long-run"), or never
     ("none")."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
@@ -78,8 +78,7 @@ class Selector(ABC):
     probabilities."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
-    its own; see ``Selection.parts``. `unbiased` is then a statement about E[sum_m c_m parts_m u_m] for each
-    part."""
+    its own; see ``Selection.parts``. `unbiased` then applies to each part."""
     clients_decide: ClassVar[bool] = False
     """True if each client decides itself whether it accepts an `invitation` to train, and scales its own
     update. The server then knows neither this scale nor the unscaled update."""
@@ -657,8 +656,7 @@ class Selector(ABC):
         """Return (clients, importance, values) of the clients whose value is usable.
 
         A value is usable if it is finite and its client responded and is still registered. If S'' of the S
-        selected clients have a usable value, the importance returned is W S/S'', under the assumption of
-        `finalize`.
+        selected clients have a usable value, their W is multiplied by S/S'', as in `finalize`.
         """
         usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))

@@ -109,8 +109,8 @@ class Feedback:
         Seconds >= 0 from the message until the server had the client's reply, by the server's clock. None if
         they were not measured, as in a simulation without response times.
     part_norms : ndarray, shape (S, P), or None
-        None if an update has no parts. Otherwise the norms >= 0 of the client's P parts, as the client
-        reported them, before it multiplies the parts by the scales in ``Selection.parts``.
+        None if an update has no parts. Otherwise the reported norms >= 0 of the client's P parts, before
+        their multiplication by the scales in ``Selection.parts``.
 
     Raises
     ------

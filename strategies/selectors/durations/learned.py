@@ -54,8 +54,8 @@ def learn(
     Returns
     -------
     Learned
-        The new knowledge. Nothing changes for a client that replied without a known duration, nor for a
-        client that did not reply in a round without any known duration.
+        The new knowledge. Nothing changes in a round without a known duration, nor for a client that replied
+        without a known duration.
     """
     timed = responded & np.isfinite(seconds)
     if not timed.any():

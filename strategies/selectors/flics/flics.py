@@ -113,8 +113,8 @@ class FLICSSelector(GroupSelector):
         ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  where r̂_j is the number of participants of group j in this round
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
-    With ``design="numbers"`` the server selects r_j clients of group j uniformly at random, after rounding
-    r_j up or down at random (Remark 4). The probability of each client stays r_j/a_j, and |S| is at most K.
+    With ``design="numbers"`` the server rounds r_j up or down at random, and selects this number of clients
+    of group j uniformly (Remark 4). The probability of each client stays r_j/a_j, and |S| is at most K.
 
     Δ is unbiased over time, not in each round: the mean weight of a group over the rounds tends to p_j. Even
     after 2000 rounds, the mean weight of a group that is often absent may be off by a quarter. Three errors
