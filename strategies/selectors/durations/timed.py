@@ -132,16 +132,6 @@ class TimedSelector(StreamSelector):
             "duration_population": found.population,
         }
 
-    def expected_seconds(self, clients: Ints) -> Floats:
-        """Return (n,) the expected durations of clients (n,), in seconds; NaN = not known."""
-        means, variances = (
-            self._array(key)[clients].astype(np.float64) for key in ("duration_means", "duration_variances")
-        )
-        seconds: Floats = np.exp(
-            means + (np.minimum(variances, 1) + float(self._array("duration_noise"))) / 2
-        )
-        return seconds
-
     def _distribution(self) -> Floats:
         if not self._num_registered:
             return np.zeros(self.num_clients)
