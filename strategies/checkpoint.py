@@ -364,8 +364,8 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # The whole member is read first, because zip checks the checksum at its end. The array's header, which
-    # holds the shape, may be damaged.
+    # The whole member is read first, because zip checks the checksum at the member's end. The array's header,
+    # which holds the shape, may be damaged.
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type != zipfile.ZIP_STORED:  # a compressed array could expand to any size
         raise CheckpointError(f"{member.filename} is compressed, which Cohort never does")

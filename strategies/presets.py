@@ -1,6 +1,7 @@
 """Strategies with a fixed selector: each is a `SelectionStrategy` with the selector's settings as arguments.
 
-The arguments have the names and defaults of the selector's settings, see `Selector.allowed_settings`.
+An argument that is a setting of the selector has the setting's name and default, see
+`Selector.allowed_settings`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,8 +56,8 @@ class Options(TypedDict, total=False):
 class Forecast(SelectionStrategy):
     """The default strategy: it forecasts the norms of updates from the clients' sizes and past norms.
 
-    It is not from a paper (docs/forecast.md), and needs no tuning. The aggregate is unbiased in every round.
-    docs/results/forecast.md compares it with other strategies.
+    It is not from a paper (see docs/forecast.md), and needs no tuning. The aggregate is unbiased in every
+    round. docs/results/forecast.md compares it with other strategies.
 
     Parameters
     ----------

@@ -80,10 +80,9 @@ def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
     """Draw k distinct clients one after another (OSMD, Algorithm 6).
 
-    Each draw is from p, restricted to the clients that were not drawn before and renormalised.
-
-    If client m is drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the
-    clients drawn before m)``.
+    Each draw is from p, restricted to the clients that were not drawn before and renormalised. If client m is
+    drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the clients drawn
+    before m)``.
 
     Parameters
     ----------

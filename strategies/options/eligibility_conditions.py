@@ -35,9 +35,9 @@ class Eligibility:
         the client's group. A client without the property is not eligible.
 
         True and False match themselves and the texts "true" and "false", in upper or lower case, but no
-        number. Any other value is a pattern for the property as text. It also matches a number of the same
-        value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a property is a
-        list, one of its texts must match.
+        number. Any other value is a pattern for a text, or for a number as text. It also matches a number of
+        the same value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a
+        property is a list, one of its texts must match.
 
     Raises
     ------

@@ -369,7 +369,7 @@ class Selector(ABC):
 
         A client that responded has the weight c_m S/S', where S' of the S selected clients responded. The
         weight of the other clients is 0. If all selected clients fail independently and with equal
-        probability, and S' >= 1, the expected aggregate equals the aggregate of all S updates.
+        probability, the expected aggregate, given S' >= 1, equals the aggregate of all S updates.
 
         Parameters
         ----------

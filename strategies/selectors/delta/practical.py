@@ -23,9 +23,8 @@ class PracticalSelector(ImportanceSelector):
     its p is its λ. The probability of a removed client is divided among the others in proportion to their p.
     Selected clients without a score do not belong to S. If all scores are 0, p does not change.
 
-    The draws come from q, which is p with the floor of `ImportanceSelector`. Without the floor, a client with
-    a score of 0 would never be drawn again. Scores are compared only with scores of the same round, so with a
-    small K the distribution changes slowly.
+    The draws come from q, which is p with the floor of `ImportanceSelector`. Scores are compared only with
+    scores of the same round, so with a small K the distribution changes slowly.
     """
 
     state_axes = Selector.state_axes | {"levels": ("clients",)}
