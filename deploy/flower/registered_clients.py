@@ -132,9 +132,8 @@ class Registry:
     def knows(self, token: str) -> bool:
         """Tell whether this is the token of an invitation that a device may show now.
 
-        The token of an unused invitation may be shown until the invitation expires. The token of a used
-        invitation may be shown for a day after its use, so that a device that missed the answer can repeat
-        its request.
+        An unused invitation may be shown until it expires. A used one may be shown for a day after its use,
+        so that a device that missed the answer can repeat its request.
         """
         try:
             invitation = json.loads(self._file(token).read_text())

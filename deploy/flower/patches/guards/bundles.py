@@ -1,7 +1,6 @@
 """Lets a SuperNode run an app only if the app's bundle is the one that the device trusts.
 
-The bundle must have the hash that the server states, and the device must trust this hash. Stock Flower checks
-neither, so whoever controls the server could run any code on every device.
+Stock Flower does not check the bundle, so whoever controls the server could run any code on every device.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ def check_bundles() -> None:
     """Let the SuperNode refuse a run's messages unless it trusts the run's bundle.
 
     The bundle must have the hash that the server states. The environment variable `TRUST` may name a JSON
-    file. Its entry "bundle" is the only trusted hash, or "" if any hash is trusted. The file is read for each
-    new run. If the file has no valid entry, no bundle is trusted. If the variable is missing, any hash is
-    trusted.
+    file whose entry "bundle" is the only trusted hash, or "" if any hash is trusted. The file is read for
+    each new run. Without the variable, any hash is trusted; without a valid entry, no hash is.
     """
     settings = os.environ.pop(TRUST, None)
     loop = importlib.import_module(_LOOP)

@@ -2,10 +2,10 @@
 
 Where SuperNodes must authenticate, Flower refuses the request `RegisterNode`. If the metadata of such a
 request hold the token of an invitation, this module answers the request. All other requests go on to the
-front door.
+front door (`request_checks`).
 
 Before the Fleet API starts, this module also registers the clients of the server's folder that the database
-lacks. So a new database refuses no registered device.
+lacks, for example because the database is new.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ USED = (
 def interceptors(state_factory: Any) -> list[Any]:
     """Return the gRPC interceptors with which the Fleet API accepts invitations.
 
-    The list holds an `Enrolment` if the environment names a server's folder (`REGISTRY`), and is empty
-    otherwise. Clients in the folder that the database lacks are registered, see `Enrolment.restore`.
+    The list is empty unless the environment names a server's folder (`REGISTRY`). Clients in the folder that
+    the database lacks are registered.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ class Enrolment:
     def intercept_service(self, continuation: Any, call: Any) -> Any:
         """Return the handler of a request: `_answer` if it shows a valid token, else the front door's."""
         token = dict(call.invocation_metadata).get(INVITATION_HEADER) if call.method == METHOD else None
-        # The body of a stranger's request is not read. The handler gets the body as a stream: if gRPC read
-        # it, a body that never ends could occupy a thread for ever.
+        # The body of a stranger's request is not read. The handler gets the body as a stream, because a body
+        # that never ends would occupy a thread of gRPC for ever.
         if not isinstance(token, str) or not self._registry.knows(token):
             return continuation(call)
         return self._grpc.stream_unary_rpc_method_handler(partial(self._answer, token))

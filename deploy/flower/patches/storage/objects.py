@@ -4,8 +4,8 @@ A reply with a model of four arrays has 13 objects. Stock Flower stores and dele
 statements for each object, which took most of the SuperLink's CPU time. Here one statement serves all objects
 of a message. Statements receive lists as JSON, because SQLite limits the number of their parameters.
 
-Devices fetch and send objects one by one. For each, stock Flower builds four to eight statements with
-SQLAlchemy's ORM. Here the statements are fixed texts.
+For each object that is fetched or stored, stock Flower builds four to eight statements with SQLAlchemy's ORM.
+Here the statements are fixed texts.
 
 Deleting an object also deletes the rows that refer to it. Stock Flower's tables have no index for this, so
 each deletion reads two whole tables. `add_indexes` adds the indexes.
@@ -173,7 +173,7 @@ def store_objects(state: Any) -> None:
 
 
 def put(this: Any, object_id: str, object_content: bytes) -> None:
-    """Store the content of an object whose name is stored. Replaces the method of SqlObjectStore.
+    """Store the content of an object whose name is already stored. Replaces the method of SqlObjectStore.
 
     Raises
     ------
@@ -245,8 +245,8 @@ def preregister(this: Any, run_id: int, object_tree: Any) -> list[str]:
     Raises
     ------
     ValueError
-        If the name of an object is not a SHA-256 hash, if an object has the same child twice, or if it is
-        known with other children.
+        If the name of an object is not a SHA-256 hash, or if an object has the same child twice, or other
+        children than the store knows.
     """
     trees = importlib.import_module(_TREES)
     children: dict[str, set[str]] = {}
@@ -306,9 +306,9 @@ def get_object_tree(this: Any, object_id: str) -> Any:
 
 
 def delete(this: Any, object_id: str) -> None:
-    """Delete an object and its descendants, except those that belong to other objects too.
+    """Delete an object and its descendants, except those that are parts of other objects too.
 
-    Replaces the method of SqlObjectStore. An object that is a part of another object is kept.
+    Replaces the method of SqlObjectStore.
     """
     with this._mutation_session() as session:
         execute = executor(session)
@@ -331,6 +331,6 @@ def delete(this: Any, object_id: str) -> None:
 
 
 def _lock(this: Any) -> None:
-    """Begin to write. Replaces the method of SqlObjectStore, with the same statement."""
+    """Take the write lock. Replaces the method of SqlObjectStore, with the same statement."""
     with this.session() as session:
         executor(session)(_LOCK)
