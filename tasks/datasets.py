@@ -1,7 +1,6 @@
 """Data sets by name, read from a file or folder on this machine, or by Flower Datasets.
 
-The setting ``data-dir`` is a path. If the setting is empty, the environment variable COHORT_DATA is the path.
-The path leads to one of these:
+The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DATA is the path of one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
   ``natural``, users_train (n,), the user who made each sample; users_test is optional; the inputs of Sent140
@@ -13,10 +12,10 @@ The path leads to one of these:
   ``test/*.json``, see `leaf`); for Sent140 also a file of GloVe's word vectors, ``*.200d.txt``.
 
 If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
-cache. The command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. The file serves
-machines without a network, and is read much faster. With a third argument SOURCE, the command reads the file
-or folder SOURCE instead of downloading. The data set "digits" needs no file, folder or download. No download
-holds the users of Sent140, so this data set needs the output of LEAF's scripts.
+cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of this form, from the
+file or folder SOURCE, or else from a download. Such a file serves machines without a network, and is read
+much faster. The data set "digits" needs no file, folder or download. No download holds the users of Sent140,
+so this data set needs the output of LEAF's scripts.
 """
 
 import gzip

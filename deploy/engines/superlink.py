@@ -111,10 +111,7 @@ class SuperLink:
         return []
 
     def result(self, run_id: str) -> str | None:
-        """Return the SuperLink's description of how a run ended.
-
-        The result is "" while the run goes on, and None if the SuperLink does not answer.
-        """
+        """Return how a run ended, "" while the run goes on, or None if the SuperLink does not answer."""
         answer = self.flwr("list", self.connection, "--run-id", run_id)
         for run in answer.get("runs", ()):
             status = str(run["status"])
@@ -166,8 +163,8 @@ class SubmittedRun:
         self._next_question = time.monotonic() + RETRY
         result = self._superlink.result(self.run_id)
         if result is not None:
-            # Open one more stream. A restart of the SuperLink breaks a stream off. At the end of a run, the
-            # SuperLink ends the stream, although lines may have come since the stream last looked for lines.
+            # Open one more stream, since lines may be missing: a restart of the SuperLink breaks a stream
+            # off, and at the end of a run the SuperLink may close the stream before the last lines.
             self._has_ended, self.last_words = bool(result), result or self.last_words
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)

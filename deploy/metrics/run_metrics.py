@@ -43,14 +43,14 @@ _COUNTERS = (
 class Runs:
     """The runs below a folder.
 
-    A run's name is the path of its folder below this folder. Of the histories that exist before the first
-    call of `step`, the newest gets samples at once, and each other one when a line is added to it. The
-    counters of all these histories begin with 0.
+    A run's name is the path of its folder below this folder. Of the histories that exist at the first `step`,
+    the newest has samples at once, and each other one has samples once a line is added to it. The counters of
+    all these histories begin with 0.
 
     Parameters
     ----------
     folder : Path
-        Histories are looked for in this folder's subfolders, and in theirs.
+        Histories are looked for one and two levels below this folder.
     """
 
     def __init__(self, folder: Path) -> None:

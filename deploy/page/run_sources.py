@@ -95,7 +95,7 @@ class Run:
         folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
         try:
             return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # a volume that this process may only read: a process that was killed is not noticed
+        except OSError:  # the folder is read-only for this process, which thus misses the death of a run
             return "running"
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
@@ -117,12 +117,12 @@ class Shelf:
     database : Path, optional
         The SuperLink's database (default: the one in the folder, if there is one).
     wait : bool (default: False)
-        Whether the runs may come later. False: a path without a run is refused.
+        Whether the path may hold no run yet.
 
     Raises
     ------
     NothingThereError
-        If there is no run at the path.
+        If there is no run at the path, unless ``wait``.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:

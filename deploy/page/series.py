@@ -15,7 +15,7 @@ class Series:
     Parameters
     ----------
     most : int
-        The most bins, even. When they are full, each two neighbouring bins become one.
+        The largest number of bins, even. When all are in use, each two neighbouring bins become one.
     """
 
     def __init__(self, most: int = 512) -> None:
@@ -80,7 +80,7 @@ class ClientCounts:
     Parameters
     ----------
     cells : int
-        About how many numbers are kept in memory.
+        About how many counts are kept in memory.
     """
 
     def __init__(self, cells: int = 1 << 23) -> None:

@@ -78,7 +78,8 @@ def interval(values: Sequence[float]) -> Interval:
 def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | None:
     """Return the trials of each selector in the order of seeds; None if there are not several seeds.
 
-    All trials of a selector must have different seeds, and all trials the same number of rounds.
+    The result is None, too, if two trials of a selector have the same seed, a trial has no seed, or trials
+    differ in their planned rounds.
     """
     found: dict[str, list[RunHistory]] = {}
     for trial in trials:

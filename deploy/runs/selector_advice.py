@@ -325,7 +325,7 @@ def table(findings: Findings) -> Table:
     for name, finding in findings.selectors.items():
         value, low, high = finding.interval
         shown.add_row(
-            name.replace(":", ":\n").replace("=", "\n= "),  # its settings, so that 80 characters are enough
+            name.replace(":", ":\n").replace("=", "\n= "),  # so that 80 columns are enough
             _number(value),
             f"{_number(low)} to {_number(high)}",
             f"{finding.draws:,.0f}",
