@@ -106,6 +106,7 @@ class Simulator:
     proximal_mu : float (default: 0.0)
         μ of FedProx in the clients' loss, >= 0. If 0: the μ of ``server_strategy`` if that is FedProx, and
         otherwise no proximal term.
+    mode : Buffered, optional
         Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does not reply
         within ``round_deadline`` is given up: its place becomes free, and its update is not used. No shorter
         deadlines are learned. The availability changes once a round, however long the round takes.
@@ -320,7 +321,7 @@ class Simulator:
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
     ) -> Sequence[RoundRecord]:
-        """Run ``num_rounds`` more rounds and return their records; ``on_round`` is called after each."""
+        """Run ``num_rounds`` more rounds and return their records; ``on_round`` gets each of them at once."""
         for _ in range(num_rounds):
             record = self.step()
             if on_round is not None:

@@ -6,10 +6,10 @@ The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DAT
   ``natural``, users_train (n,), the user who made each sample; users_test is optional; the inputs of Sent140
   are float32;
 - a folder that contains such a file as ``NAME.npz``;
-- a folder that contains a folder ``NAME/``. It holds the files of MNIST's own format
-  (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub, which
-  Flower Datasets reads. For Shakespeare and Sent140 it holds LEAF's JSON files (``train/*.json`` and
-  ``test/*.json``, see `leaf`); for Sent140 also a file of GloVe's word vectors, ``*.200d.txt``.
+- a folder that contains a folder ``NAME/`` with the files of MNIST's own format
+  (``train-images-idx3-ubyte.gz``, ...), or with a copy of the data set's repository on the Hugging Face Hub;
+  for Shakespeare and Sent140 with LEAF's JSON files (``train/*.json`` and ``test/*.json``, see `leaf`); for
+  Sent140 also with a file of GloVe's word vectors, ``*.200d.txt``.
 
 If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
 cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of this form, from the
@@ -213,10 +213,7 @@ def load(name: str, data_dir: str = "") -> Halves:
 
 
 def files(name: str, data_dir: str = "") -> list[Path]:
-    """Return the files from which `load` reads a data set; none if it needs no file or is downloaded.
-
-    The content of the files is not checked here; `load` checks it.
-    """
+    """Return the files from which `load` reads a data set; none if it needs no file or is downloaded."""
     where = data_dir or os.environ.get(VARIABLE, "")
     if name == "digits" or not where:
         return []

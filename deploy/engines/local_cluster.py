@@ -373,7 +373,7 @@ class _OfflineNodes:
         self._since: dict[int | None, float] = {}
 
     def since(self) -> dict[int | None, float]:
-        """Return by node id when each offline node was read in the log as offline (time.monotonic(), s)."""
+        """Return, for each offline node, when its departure was read in the log (time.monotonic(), s)."""
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(self._offset)
             for line in file:

@@ -150,7 +150,7 @@ class SubmittedRun:
         # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
         streaming = self._stream.is_open
         for number, line in self._stream.new_lines():
-            if number > self._printed:  # a line up to this number came with an earlier stream
+            if number > self._printed:  # earlier streams brought the lines up to this number
                 print(printable(_COLOUR.sub("", line), None, keep="\t"), flush=True)
                 self._printed = number
         if streaming:

@@ -127,7 +127,7 @@ class _Run:
         # A resume replaces the file, and then all its lines are read again. A line counts as new if it is a
         # start with a higher number than `_starts`, a round after such a start, or a round after `_counted`.
         self._starts, self._counted = 0, -1
-        self._start, self._is_new = 0, False  # the place in the file
+        self._start, self._is_new = 0, False  # the number of the last start read; whether it is new
 
     def step(self) -> None:
         for _ in range(PARTS):

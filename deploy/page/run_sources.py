@@ -30,7 +30,7 @@ SPELL = 0.3  # seconds of one request that may go into reading
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
-SERVERAPP = "ServerApp"  # the name of the log of the ServerApps
+SERVERAPP = "ServerApp"  # the name under which the log of the ServerApps is listed
 STALE = 2.0  # seconds for which the answers of the database are used again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

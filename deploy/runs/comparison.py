@@ -1,7 +1,7 @@
 """Compares trials of one seed: statistics of each trial, and its difference from uniform selection.
 
-One seed cannot show that a selector is better, so no sentence of this module says so: in half of the cases,
-two trials of uniform selection with different random draws differ by more than the noise between rounds.
+One seed cannot show that a selector is better: in half of the cases, two trials of uniform selection with
+different random draws differ by more than the noise between rounds. So this module calls no selector better.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Summary:
     test_loss: float
     """Mean test loss of the last `LAST` evaluated rounds; NaN if one of these losses is not finite."""
     test_accuracy: float
-    """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one of them has none."""
+    """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one is not finite."""
     train_loss: float
     """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
     distinct: float
