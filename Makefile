@@ -28,8 +28,8 @@ HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_O
 # The hash of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
-# Python keeps compiled files even if the environment forbids it. Without them, each lane and worker of pytest rewrites the
-# assertions of all tests, and each process that a test starts compiles the app again.
+# Overrides an environment that forbids compiled files: without them, each lane and worker of pytest rewrites the assertions
+# of all tests, and each process that a test starts compiles the app again.
 export PYTHONDONTWRITEBYTECODE :=
 # Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
 SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \

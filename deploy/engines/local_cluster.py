@@ -313,7 +313,8 @@ class LocalCluster(ProcessEngine):
         self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
     def _environment(self, home: str = "flwr") -> dict[str, str]:
-        # Flower's programs find each other by the PATH, even if the virtual environment is not active.
+        # Flower's programs find each other by the PATH, which lacks this folder if the virtual environment is
+        # not active.
         programs = [Path(sys.executable).parent]
         environment = flower_environment(programs, self._state / home, self._state / "tmp")
         if self.programs != "stock":

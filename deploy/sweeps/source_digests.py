@@ -120,7 +120,7 @@ def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements directly inside a statement. Without expressions, a tree has few nodes."""
+    """Yield the statements directly inside a statement, but no expressions: most nodes of a tree."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 
