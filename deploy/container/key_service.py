@@ -61,7 +61,7 @@ def serve(leases: Path, keys: Path, names: Sequence[str]) -> None:
 def ask_until_answered(leases: Path, descriptor: int, holder: str) -> str:
     """Ask the key service again and again for `PATIENCE` seconds, and return the private key.
 
-    Another container may keep the service so busy that it closes connections, or that none can be opened.
+    Another container may keep the service so busy that connections are closed, or cannot be opened.
     The parameters and errors are those of `ask`.
     """
     end = time.monotonic() + PATIENCE

@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 
 def shown(line: bytes) -> bytes:
-    r"""Return a line of a program as it is printed: colours stay, other control characters are escaped.
+    r"""Return a program's line for printing: colours stay, other control characters are escaped.
 
     An app may print what a client has sent, and `docker compose logs` shows it in the operator's terminal.
 

@@ -27,7 +27,7 @@ class Series:
         self._highs: list[float] = []
 
     def add(self, round: int, value: float | None) -> None:
-        """Enter the number of a round, counted from 0. Missing and infinite numbers are left out."""
+        """Enter the value of a round; rounds are numbered from 0. Missing and infinite values are left out."""
         while round // self.width >= self._most:
             self._merge()
         at = round // self.width
@@ -102,7 +102,7 @@ class ClientCounts:
             self._counts = np.concatenate([self._counts, room])
 
     def add(self, round: int, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Count the events of a round, which is counted from 0. No client occurs twice."""
+        """Count the events of a round; rounds are numbered from 0, and ``clients`` are distinct."""
         most = int(min(256, max(32, self._cells // max(1, len(self._counts)))))
         while round // self.width >= most:
             odd = np.zeros((len(self._counts), self._counts.shape[1] % 2), dtype=np.uint16)
