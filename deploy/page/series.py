@@ -27,7 +27,7 @@ class Series:
         self._highs: list[float] = []
 
     def add(self, round: int, value: float | None) -> None:
-        """Enter the value of a round; rounds are numbered from 0. Missing and infinite values are left out."""
+        """Enter the value of a round; rounds are numbered from 0. Values that are not finite are left out."""
         while round // self.width >= self._most:
             self._merge()
         at = round // self.width

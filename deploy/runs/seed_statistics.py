@@ -49,7 +49,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, and half of its 95 % interval. The half is NaN if it is unknown, as with one seed."""
+    """A mean over seeds, and half of its 95 % interval; the half is NaN if unknown, as with one seed."""
 
     mean: float
     half: float
