@@ -23,7 +23,7 @@ from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
-from deploy.runs.comparison_setup import Comparison, claim, planned, resumed, resumed_engine
+from deploy.runs.comparison_setup import Comparison, claim, planned_comparison, resumed, resumed_engine
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follow_and_resume import train
@@ -221,7 +221,7 @@ def up(
     with _exit_on_bad_input():
         if resume is None:
             patient = [PATIENT, *(settings or [])]
-            comparison = planned(
+            comparison = planned_comparison(
                 clients,
                 rounds,
                 per_round,
@@ -274,7 +274,7 @@ def simulate(
     """Train the same federation without a network; once with each selector, one after another."""
     with _exit_on_bad_input():
         if resume is None:
-            comparison = planned(
+            comparison = planned_comparison(
                 clients,
                 rounds,
                 per_round,

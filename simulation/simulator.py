@@ -33,7 +33,7 @@ from tasks.federated_data import Dataset, FederatedData
 
 from .flower_step import FlowerStep
 from .kernels import Plan
-from .run.available_clients import Attendance
+from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training
@@ -300,7 +300,7 @@ class Simulator:
             )
 
         self._plan_of = plan_of
-        self._attendance = Attendance(availability, eligible, client_names, data, per_client)
+        self._available = AvailableClients(availability, eligible, client_names, data, per_client)
         self._polls = Polls(data, kernel, chosen)
         self._training = Training(data, kernel, self._logic, response_times, round_deadline)
         self._buffered: BufferedRounds | None = None
@@ -333,7 +333,7 @@ class Simulator:
         number = self.round + 1
         plan = self._plan_of(number)
         self._logic.local_learning_rate = plan.learning_rate
-        available = self._attendance.available(number, self._logic)
+        available = self._available.available(number, self._logic)
         self._training.hear_late_replies(self.seconds)
         opened = self._logic.open(number, available)
         if self.selector.asks_norms:
@@ -354,8 +354,8 @@ class Simulator:
         record = outcome.closed(
             skipped,
             replies.waited,
-            eligible=self._attendance.conditions,
-            num_ineligible=self._attendance.num_ineligible,
+            eligible=self._available.conditions,
+            num_ineligible=self._available.num_ineligible,
         )
         if replies.seconds is not None and np.isfinite(replies.seconds).any():
             record = replace(record, reply_seconds=replies.seconds)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.console import Console
 
 from deploy.container import RESULTS
-from deploy.container.settings import planned
+from deploy.container.settings import trials_from_environment
 from deploy.container.superlink import CONNECTION, connect
 from deploy.container.supervisor import say
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import RETRY, SubmittedRun, SuperLink
+from deploy.engines.superlink import RETRY, RunningSuperLink, SubmittedRun
 from deploy.flower.app_folder import app_folder
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
@@ -69,7 +69,7 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
     """
     for file in sorted(results.glob(f"*/{PLAN}"))[-1:]:
         folder = file.parent
-        earlier, now = read_plan(folder), planned(folder)
+        earlier, now = read_plan(folder), trials_from_environment(folder)
         if [(a.name, a.run_config) for a in earlier] == [(a.name, a.run_config) for a in now]:
             if not all(trial.done for trial in earlier):
                 say(f"resumes {folder}; remove this folder to start again")
@@ -77,13 +77,13 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
         elif not all(trial.done for trial in earlier):
             say(f"{folder} is unfinished, but the settings have changed: this is a new run")
     folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    trials = planned(folder)
+    trials = trials_from_environment(folder)
     folder.mkdir()
     write_plan(folder, trials)
     return folder, trials
 
 
-class _Cluster(SuperLink):
+class _Cluster(RunningSuperLink):
     """The cluster's SuperLink. A run that has survived a restart of this container is followed again."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ STOPPED = "finished:stopped"  # Flower's status of a run that was stopped with `
 UNKNOWN = "Run ID not found"  # Flower's message for a run that the SuperLink does not have
 
 
-class SuperLink:
+class RunningSuperLink:
     """Submits runs to a SuperLink and prints the logs of their ServerApps.
 
     Parameters
@@ -132,7 +132,7 @@ class SuperLink:
 class SubmittedRun:
     """A run on a SuperLink. Each read of `over` prints the new lines of the run's log."""
 
-    def __init__(self, superlink: SuperLink, run_id: str) -> None:
+    def __init__(self, superlink: RunningSuperLink, run_id: str) -> None:
         self.run_id = run_id
         self.last_words = "the SuperLink has not reported how the run ended"
         self._superlink = superlink

@@ -16,7 +16,7 @@ from rich.console import Console
 from deploy.device.device_folder import default_folder
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SubmittedRun, SuperLink
+from deploy.engines.superlink import RunningSuperLink, SubmittedRun
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
@@ -407,7 +407,7 @@ def run(
     typer.echo(f"figure:             cohort plot {trial.folder}")
 
 
-class _SuperLink(SuperLink):
+class _SuperLink(RunningSuperLink):
     """The server's SuperLink. It writes Flower's id of each run into the run's folder, for `stop`."""
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
@@ -417,7 +417,7 @@ class _SuperLink(SuperLink):
         return submitted
 
 
-def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
+def _how_to_stop(server: Server, superlink: RunningSuperLink, trial: Trial) -> str:
     """Return a message that says that the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"

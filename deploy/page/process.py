@@ -28,7 +28,7 @@ class PageProcess:
     Parameters
     ----------
     folder : Path
-        What the page shows, see `deploy.page.run_sources.Shelf`.
+        What the page shows, see `deploy.page.run_sources.RunSources`.
     token : str
         The secret of the page's address.
     port : int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SERVER = "server.json"  # the file that a server for devices has in its folder
 PORTION = 1 << 20  # bytes of a history that are read at once
-SPELL = 0.3  # seconds of one request that may go into reading
+LONGEST_READ = 0.3  # seconds of one request that may go into reading
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
@@ -55,8 +55,8 @@ class Run:
         self._tails: dict[str, Tail] = {}
 
     def read(self) -> None:
-        """Read new lines of the histories, for at most about `SPELL` seconds."""
-        end = time.monotonic() + SPELL
+        """Read new lines of the histories, for at most about `LONGEST_READ` seconds."""
+        end = time.monotonic() + LONGEST_READ
         for name, path in self._histories():
             if name not in self._tails and len(self._tails) < TRIALS:
                 self._tails[name], self.trials[name] = Tail(path), TrialNumbers()
@@ -107,7 +107,7 @@ class Run:
             yield path.parent.name, path
 
 
-class Shelf:
+class RunSources:
     """The runs that the page can show: one run, or the runs in a folder, for example those of a server.
 
     Parameters

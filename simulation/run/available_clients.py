@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..availability import Availability
 
 
-class Attendance:
+class AvailableClients:
     """Finds the clients that may be selected in each round.
 
     Parameters
