@@ -1,8 +1,8 @@
 """FedVARP and SCAFFOLD: the server remembers arrays of each client to reduce variance or client drift.
 
 Both work with every selector that does not weight the parts of an update separately. The server holds arrays
-of the model's size for each client that ever replied. For 1,000 clients and a million float32 parameters this
-is 4 GB. Clients store nothing, so nothing is lost when a client restarts or connects as another node.
+of the model's size for each client that ever replied: 4 GB for 1,000 clients and a million float32
+parameters. Clients store nothing.
 
 The calls of a round, in this order::
 
