@@ -326,7 +326,7 @@ class Poll:
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, wait_for, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
-            # If true, later polls do not send query.loss any more, but EVALUATE at once.
+            # If true, later polls send EVALUATE at once.
             self._evaluates = candidates.size == unable.size and (
                 probes or self._is_enough(self._unable, roster)
             )
@@ -359,7 +359,7 @@ class Poll:
         return losses
 
     def _is_enough(self, clients: set[int], roster: Roster) -> bool:
-        """Return whether so many clients say the same about the app that the server believes them."""
+        """Return whether these are `ENOUGH` clients, or all clients, so that the server believes them."""
         return len(clients) >= min(ENOUGH, len(roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:

@@ -1,4 +1,4 @@
-"""Buffered rounds: asks clients to train, awaits the replies, and keeps the models that clients train from."""
+"""Buffered rounds: asks clients to train, awaits replies, and keeps the models from which clients train."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Gathered(NamedTuple):
 
 
 class BufferedRounds:
-    """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients are asked.
+    """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients to ask.
 
     Parameters
     ----------
