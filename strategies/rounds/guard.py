@@ -58,11 +58,12 @@ class Guard:
 
     The limit is reliable while fewer than a quarter of the clients lie. A false value within the limit is
     believed. If a few honest clients have far larger norms than all others (for example a tenth of the
-    clients, thirty times as large), their updates are clipped.
+    clients, thirty times as large), their updates are clipped. If their losses are not larger as well, these
+    clients are quarantined.
 
     Large losses come with large gradients. So if a norm is x times its centre, the limit of the loss is at
     least x³ times the centre of the losses, and the limit of the gradient variance at least x² times its
-    centre. A norm above its own limit counts as equal to that limit. With `signed_losses`, the limit of
+    centre. Here a norm above its own limit counts as equal to that limit. With `signed_losses`, the limit of
     losses does not depend on the norm.
 
     **Directions.** A client's agreement is an average, over its recent replies, of the cosine of its update
@@ -80,8 +81,8 @@ class Guard:
     -4/sqrt(D) is multiplied by 0.42 for a client with two replies or more, since averages vary less than
     single cosines.
 
-    A standard deviation above 0.23 is replaced by 0.23: early in a run, liars may be a large part of the
-    known clients, and would inflate it. The standard deviation is kept if its replacement would put more than
+    A standard deviation above 0.23 is replaced by 0.23. Early in a run, liars may be a large part of the
+    known clients, and would inflate the standard deviation. It is kept if its replacement would put more than
     n/4 + 1 of the n known clients too far below the centre.
 
     Cosines are never below -1, so a model with at most 16 parameters (2 in buffered rounds) is not judged by
@@ -106,10 +107,10 @@ class Guard:
 
     The guard rejects an update if its norm or its direction is an offence. A missing reply is not an offence.
 
-    While fewer than 16 values of a kind are known, none counts as far beyond its limit; while fewer than 8
-    directions are known, none opposes the others. If at least half of the newest values or directions would
-    be offences, none is: then the federation has changed, for example by a new learning rate. A signed loss
-    is never far beyond its limit.
+    While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
+    fewer than 8 clients are known, no update opposes the others. If at least half of the newest values or
+    directions would be offences, none is: then the federation has changed, for example by a new learning
+    rate. A signed loss is never far beyond its limit.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
@@ -117,7 +118,12 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Time.** O((S + 64) D + window) in a round; O(128² (128 + D)), about 5 ms, in a buffered round. In a
+    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
+    100 clients, 600 rounds, 6 seeds): at most 0.35 % of the updates are clipped, no client is quarantined.
+    On softmax regression with labels by Dirichlet(0.1 to 0.5), up to three clients in a hundred are
+    quarantined, and the accuracy is the same as without a guard.
+
+    The time of a round is O((S + 64) D + window); of a buffered round O(128² (128 + D)), about 5 ms. In a
     poll, the guard also sorts the candidates.
 
     Parameters

@@ -52,7 +52,7 @@ class Buffer:
 
     **Weights.** When n places are free, the selector draws among the idle clients with a budget of n.
 
-    - A drawn client gets the *credit* ``n Λ c_m``, where c_m is the weight that the selector returns.
+    - A drawn client gets the *credit* ``n Λ v_m``, where v_m is the weight that the selector returns.
     - A busy client gets the credit ``n λ_m`` for the update that it is working on. If the client could be
       drawn, this would be its expected credit.
 
@@ -64,7 +64,7 @@ class Buffer:
 
     **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would
     have too small a share of the aggregate, since they are idle at fewer of the draws. Let u_m be fixed
-    updates. A selector that is unbiased in every round has E[Σ c_m u_m] = Σ λ_m/Λ u_m over the idle clients.
+    updates. A selector that is unbiased in every round has E[Σ v_m u_m] = Σ λ_m/Λ u_m over the idle clients.
     So over all available clients, each selection gives E[Σ credit_m u_m] = n Σ λ_m u_m. Since n and the busy
     clients are known before the selection, the sum over the selections of Σ credit_m u_m - n Σ λ_m u_m is a
     martingale. By optional stopping, its mean is 0 at the end of every round, even if durations depend on the
@@ -81,8 +81,8 @@ class Buffer:
 
     **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
     first buffers before any norm or direction is known. So the first round of a run ends only after C
-    arrivals, if C is more than K. And if n clients are available, at most 2 + 2 K t/n arrivals of a client
-    count towards K in t rounds. The other arrivals are used in the step of their round. With
+    arrivals, if C is more than K. And in t rounds with R available clients, at most 2 + 2 K t/R arrivals of a
+    client count towards K. The other arrivals are used in the step of their round. With
     ``mode.count_busy=False``, every K arrivals end a round, as in FedBuff.
 
     **Each client is used at most once in a round.** While its update waits in the buffer, or after it has
