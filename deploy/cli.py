@@ -29,11 +29,11 @@ from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
+from deploy.runs.comparison_setup import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follow_and_resume import train
 from deploy.runs.imports import CommandWithImports
-from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings

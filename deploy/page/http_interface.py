@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from deploy.page import views
 from deploy.page.run_sources import Run, Shelf
-from deploy.page.trial import Trial
+from deploy.page.trial_numbers import TrialNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ class _Page:
             raise KeyError("run")
         return run
 
-    def _trial(self, query: dict[str, str]) -> Trial:
+    def _trial(self, query: dict[str, str]) -> TrialNumbers:
         return self._run(query).trials[query.get("trial", "")]
 
     def _state(self, query: dict[str, str]) -> Any:
@@ -191,7 +191,7 @@ class _Page:
 
     def _clients(self, query: dict[str, str]) -> Any:
         return views.clients_page(
-            self._trial(query) if "trial" in query else Trial(),  # before a run, there are only nodes
+            self._trial(query) if "trial" in query else TrialNumbers(),  # before a run, there are only nodes
             self._shelf.nodes(),
             sort=query.get("sort", "name"),
             descending=query.get("descending") == "1",

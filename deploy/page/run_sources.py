@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.page.database import Database
-from deploy.page.trial import Trial
+from deploy.page.trial_numbers import TrialNumbers
 from deploy.runs.trials import PLAN
 from server.history import FILE_NAME, TOLD_TO_END, Tail
 from server.settings import CHECKPOINTS
@@ -50,7 +50,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.trials: dict[str, Trial] = {}  # by the names of their folders
+        self.trials: dict[str, TrialNumbers] = {}  # by the names of their folders
         self.complete = False  # whether all lines that were written have been read
         self._tails: dict[str, Tail] = {}
 
@@ -59,7 +59,7 @@ class Run:
         end = time.monotonic() + SPELL
         for name, path in self._histories():
             if name not in self._tails and len(self._tails) < TRIALS:
-                self._tails[name], self.trials[name] = Tail(path), Trial()
+                self._tails[name], self.trials[name] = Tail(path), TrialNumbers()
         waiting = list(self._tails)
         while waiting and time.monotonic() < end:
             for name in list(waiting):
@@ -73,7 +73,7 @@ class Run:
                     continue
                 if tail.files != files:
                     version = self.trials[name].version
-                    self.trials[name] = Trial()
+                    self.trials[name] = TrialNumbers()
                     self.trials[name].version = version + 1
                 for line in lines:
                     self.trials[name].take(printable_line(line))

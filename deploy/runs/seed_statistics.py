@@ -11,7 +11,7 @@ import re
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
-from deploy.runs.comparison import BASELINE, number, summarise
+from deploy.runs.trial_statistics import BASELINE, number, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.processes.signals import raise_on_signals
-from deploy.runs.comparison import number
+from deploy.runs.trial_statistics import number
 from deploy.sweeps.grid import Planned, Sweep, axes_of, planned, read_sweep
 from deploy.sweeps.statistics import Result
 from server.tracking import check_trackers

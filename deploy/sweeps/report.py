@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from deploy.runs.comparison import number
 from deploy.runs.seed_statistics import Interval
+from deploy.runs.trial_statistics import number
 from deploy.sweeps.statistics import LEVEL, METRICS, Cell, Comparison, Result, cells, comparisons
 from strategies.checkpoint import replacing
 

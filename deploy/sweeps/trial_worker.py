@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deploy.engines import batched
 from deploy.processes.groups import end_with_parent
-from deploy.runs.comparison import summarise
+from deploy.runs.trial_statistics import summarise
 from deploy.sweeps import trial_digests
 from server.history import FILE_NAME, RunHistory
 from server.settings import CHECKPOINTS

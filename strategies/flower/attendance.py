@@ -339,8 +339,8 @@ class Attendance:
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
         """Register the clients at new nodes, and note the reports of all nodes that reported."""
-        strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
-        identities = self._identities(strangers, reports, online, now)
+        new_nodes = {node: online[node] for node in reports if self.roster.client_at(node) is None}
+        identities = self._identities(new_nodes, reports, online, now)
         new = self.roster.register(
             {
                 each: node
@@ -357,7 +357,7 @@ class Attendance:
             if node not in self._unasked:  # an unasked node has no report until its first reply
                 self.roster.note(client, report)
         self._log_identities(identified)
-        unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())
+        unknown = sum(not name and reports[node] == Report() for node, name in new_nodes.items())
         if unknown and self.polling.ask_status:
             log(
                 INFO,

@@ -146,7 +146,7 @@ class Guard:
     ) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
         self._settings = settings or GuardSettings()
-        self._limits = Limits(self._settings, buffered)
+        self._limits = Limits(self._settings)
         self._recent = RecentValues(self._settings.window)
         self._directions = VersionedDirections() if buffered else RecentDirections()
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
@@ -406,16 +406,16 @@ class Guard:
         usable = np.where(unusable[:, None], np.nan, sketches)
         if isinstance(self._directions, VersionedDirections):
             versions = np.full(clients.size, round) if versions is None else versions
-            agreements, of_others, single = self._directions.agreements(clients, usable, versions)
+            agreements = self._directions.agreements(clients, usable, versions)
         else:
-            agreements, of_others, single = self._directions.agreements(clients, usable)
+            agreements = self._directions.agreements(clients, usable)
         probation = _ones(self._offences[clients, 0]) >= max(1, self._settings.strikes - 1)
-        least = self._limits.agreement(agreements, of_others, single, probation, sketches.shape[1])
-        opposed: Bools = agreements < least
+        least = self._limits.agreement(agreements, probation, sketches.shape[1])
+        opposed: Bools = agreements.own < least
         for i in np.flatnonzero(opposed):
             rejected[int(i)] = (
                 "the update points against the other clients' updates: "
-                f"agreement {agreements[i]:.2f}, must be {least[i]:.2f} or more"
+                f"agreement {agreements.own[i]:.2f}, must be {least[i]:.2f} or more"
             )
         return opposed
 

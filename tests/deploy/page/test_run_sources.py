@@ -16,7 +16,7 @@ from deploy.page import views
 from deploy.page.database import Node, OpenMessage
 from deploy.page.run_sources import NothingThereError, Run, Shelf, read_log
 from deploy.page.series import ClientCounts, Series
-from deploy.page.trial import Trial
+from deploy.page.trial_numbers import TrialNumbers
 from server.history import TOLD_TO_END, VERSION, RunHistory, Tail
 
 from ...support.histories import write_history
@@ -65,8 +65,8 @@ def lines_of(rounds: list[dict[str, Any]], clients: int = 5) -> list[dict[str, A
     return found
 
 
-def trial_of(lines: list[dict[str, Any]]) -> Trial:
-    trial = Trial()
+def trial_of(lines: list[dict[str, Any]]) -> TrialNumbers:
+    trial = TrialNumbers()
     for line in lines:
         trial.take(json.loads(json.dumps(line)))
     assert not [note for note in trial.notes if note["kind"] == "damaged"]
@@ -240,7 +240,7 @@ def test_a_rounds_timeline() -> None:
     assert (silent["client"], silent["reply"], silent["reason"]) == ("client-3", None, MARKUP)
     assert (heard["client"], heard["reply"], heard["draws"], heard["training"]) == ("client-1", 1.5, 2, None)
     assert views.timeline(trial, 1)["round"] == 1
-    assert views.timeline(Trial(), None) == {"first": None, "last": None, "round": None}
+    assert views.timeline(TrialNumbers(), None) == {"first": None, "last": None, "round": None}
 
 
 def test_a_round_under_way() -> None:

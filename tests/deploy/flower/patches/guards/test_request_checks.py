@@ -16,7 +16,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 
 from deploy.flower.patches import presence
-from deploy.flower.patches.guards import connection_gate, enrolment, request_checks
+from deploy.flower.patches.guards import connection_gate, enrolment_requests, request_checks
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from tests.support.fleet import PULL, App, Connection, Node, SuperLink, allow_files
@@ -257,20 +257,20 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
         for call in calls:
             handled.enter_context(door._under_way(7, call))
             call.hang_up()
-        with pytest.raises(request_checks.Refused, match="8 requests of node 7 are under way"):
+        with pytest.raises(request_checks.RequestRefused, match="8 requests of node 7 are under way"):
             handled.enter_context(door._under_way(7, Call()))
     with ExitStack() as handled:
         handled.enter_context(door._under_way(7, call := Call()))
     assert door._per_node == {7: 1}  # the node has not received the answer
     call.hang_up()
-    with pytest.raises(request_checks.Refused, match="hung up"), ExitStack() as handled:
+    with pytest.raises(request_checks.RequestRefused, match="hung up"), ExitStack() as handled:
         handled.enter_context(door._under_way(7, Call(gone=True)))
     assert not door._per_node
     assert not door._calls
 
 
 def test_there_are_threads_for_all_that_may_wait() -> None:
-    waiting = request_checks.WAITING_CALLS + enrolment.AT_ONCE
+    waiting = request_checks.WAITING_CALLS + enrolment_requests.AT_ONCE
     assert waiting + 50 < request_checks.THREADS
 
 

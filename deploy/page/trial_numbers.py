@@ -24,7 +24,7 @@ NOTES_KEPT = 200  # the most events that are listed
 PER_ROUND = ("test_loss", "test_accuracy", "train_loss", "seconds", "num_available")
 
 
-class Trial:
+class TrialNumbers:
     """The numbers of a trial, in memory that does not grow with the rounds.
 
     Attributes
