@@ -78,15 +78,14 @@ class Guard:
 
     The distance below the centre must be 5/3 times as large for a client that has sent a single reply, and
     half as large for a client with `strikes` - 1 offences in its last `memory` replies. In buffered rounds,
-    -4/sqrt(D) is multiplied by 0.42 for a client with two replies or more, since averages vary less than
-    single cosines.
+    -4/sqrt(D) is multiplied by `Agreements.deviations`, since averages vary less than single cosines.
 
     A standard deviation above 0.23 is replaced by 0.23. Early in a run, liars may be a large part of the
     known clients, and would inflate the standard deviation. It is kept if its replacement would put more than
     n/4 + 1 of the n known clients too far below the centre.
 
-    Cosines are never below -1, so a model with at most 16 parameters (2 in buffered rounds) is not judged by
-    direction. docs/security.md ("Not promised") lists the false updates that the guard does not notice.
+    Cosines are never below -1, so models with at most 16 parameters are not judged by direction, except in
+    buffered rounds. docs/security.md ("Not promised") lists the false updates that the guard does not notice.
 
     **Draws.** Biased selectors that learn from clients, such as `pow-d` and `oort`, may draw a client more
     often because of a lie. With such a selector, a client rests for some rounds when it was drawn more often

@@ -175,7 +175,6 @@ class RecentDirections:
             The distinct clients.
         sketches : ndarray, shape (n, D)
             The sketches of the clients' updates. They may hold any floats.
-
         """
         found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
         lengths = _lengths(sketches)
