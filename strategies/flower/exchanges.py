@@ -183,7 +183,7 @@ class ExchangeGrid(GridView):
     ----------
     arrivals : dict of str to float
         Message id -> the seconds from sending the message until the server had the reply, in the last
-        exchange. It has only messages that their clients answered themselves.
+        exchange. Errors that the SuperLink sends in place of an offline node do not count.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:

@@ -62,7 +62,7 @@ class ExaminedReplies:
     reported_norms: Floats  # (S,) ‖w_m - w_t‖ that the clients reported
     measured_norms: Floats  # (S,) ‖w_m - w_t‖ that the server measured, if the client reported it too
     failures: dict[int, str]  # why a reply is missing or cannot be used
-    at_fault: list[int]  # the failures whose cause is the content of a reply
+    at_fault: list[int]  # the positions of failures whose cause is the content of a reply
     summed: _Sum
     part_norms: Floats | None = None  # (S, P) the reported norm of each part of each update
     sketches: Floats | None = None  # (S, D) the sketch of each usable update, see `numerics.sketches`

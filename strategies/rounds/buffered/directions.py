@@ -13,7 +13,7 @@ from ..recent_values import Agreements
 _UPDATES = 128
 """How many updates are remembered."""
 _KEPT = 4
-"""This many of each client's newest updates are forgotten last."""
+"""How many of each client's newest updates are forgotten last."""
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
