@@ -2,7 +2,7 @@
 
 The round logic, selectors and random streams are those of `strategies.SelectionStrategy`. So the same seed
 gives the same selections and mini-batches as over gRPC, in Flower's simulation or on the in-process Grid, and
-the same model up to float32 rounding. Clients are rows of arrays, not objects.
+the same model up to float32 rounding.
 
 A client's index is its position in the data. `SelectionStrategy` numbers late clients in the order in which
 they join. For the same numbers here, wrap the availability in `simulation.availability.InOrderOfArrival`.
@@ -109,8 +109,7 @@ class Simulator:
     mode : Buffered, optional
         Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does not reply
         within ``round_deadline`` is given up: its place becomes free, and its update is not used. No shorter
-        deadlines are learned. The availability moves on by one step in each round, whatever the simulated
-        time of the round is.
+        deadlines are learned. The availability changes once a round, however long the round takes.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -127,7 +126,7 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        The record of each round (not the history file). A record of ten selected clients takes about 3 KB.
+        The record of each round. A record of ten selected clients takes about 3 KB.
     seconds : float
         The sum of the simulated times for which the rounds waited for replies. Infinite once a round without
         a deadline has waited for a client that dropped out.
@@ -289,7 +288,6 @@ class Simulator:
         mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
 
         def plan_of(number: int) -> Plan:
-            """Return the training plan of the clients that are asked in a round."""
             return Plan(
                 seed=seed,
                 round=number,
@@ -323,7 +321,7 @@ class Simulator:
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
     ) -> Sequence[RoundRecord]:
-        """Run ``num_rounds`` more rounds and return their records; ``on_round`` is called after each."""
+        """Run ``num_rounds`` more rounds and return their records; ``on_round`` gets each of them at once."""
         for _ in range(num_rounds):
             record = self.step()
             if on_round is not None:

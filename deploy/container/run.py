@@ -90,7 +90,7 @@ class _Cluster(SuperLink):
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
 
     def __exit__(self, *raised: object) -> None:
-        # If Docker stops this container, end the runs, so that the clients stop training.
+        # Docker stops this container: end the runs, so that the clients stop training.
         if isinstance(raised[1], SystemExit):
             for run in self.runs:
                 run.abort()
@@ -116,7 +116,6 @@ class _Cluster(SuperLink):
 
 
 def _conclude(folder: Path, histories: Sequence[RunHistory]) -> None:
-    """Print the results, draw the figure, and print the command that copies the results."""
     trained = [history for history in histories if history.trained]
     if trained:
         Console(highlight=False, markup=False, width=100).print(report(trained))

@@ -52,15 +52,7 @@ HEADERS = {
 
 
 class _Gate:
-    """Passes a request on only if it reads a path below the secret path. Other answers reveal nothing.
-
-    Parameters
-    ----------
-    app : ASGIApp
-        Receives the requests, without the secret.
-    token : str
-        The secret.
-    """
+    """Passes on only requests that read a path below the secret path. All other answers reveal nothing."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

@@ -102,13 +102,13 @@ def serve(shelf: Shelf, token: str, listener: socket.socket, started: Callable[[
 
 
 def step_back() -> None:
-    """Let the processes of the run have the processor first."""
+    """Lower the priority of this process, so that the processes of the run go first."""
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
 
 
 def end_with_parent() -> None:
-    """End this process when its standard input is closed: then its parent has ended, even by SIGKILL."""
+    """End this process when its standard input closes: then its parent has ended, perhaps by SIGKILL."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(1024):

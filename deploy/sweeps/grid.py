@@ -211,7 +211,7 @@ def _seeds(value: Any) -> list[int]:
 
 
 def _selectors(value: Any) -> list[str]:
-    """Return selectors as on the command line. A table is one selector for each combination of its lists."""
+    """Return selectors as on the command line; from a table, one for each combination of its values."""
     selectors = []
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str):

