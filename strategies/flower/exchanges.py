@@ -99,7 +99,7 @@ class LateReplies:
         self._next = -inf  # s on the clock
 
     def look(self, grid: Grid, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, or none if the last look took too long to look again now."""
+        """Return the replies that have arrived, or none if it is too early for another look."""
         message_ids, clock = list(message_ids), clock_of(grid)
         began = clock.monotonic()
         if not message_ids or began < self._next:
@@ -110,7 +110,7 @@ class LateReplies:
         return found
 
     def hurry(self) -> None:
-        """Allow the next look at once, because there is nothing that this look could delay."""
+        """Allow the next look at once, for a caller that has to wait anyway."""
         self._next = -inf
 
 

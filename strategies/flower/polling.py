@@ -97,10 +97,10 @@ class Poll:
     arrays_key, config_key : str (default: "arrays", "config")
         The names that the app expects for the array record and the config record of a message.
     probes : bool (default: False)
-        Whether nothing is known about the clients' app yet. Then one client is asked first. If the app has no
-        handler for the question, the others are not asked, because each question would log an error in the
-        client. If the run cannot go on without the answers, two more clients are asked before it ends, since
-        a single client may be wrong, or lie.
+        Whether nothing is known about the clients' app yet. Then one client is asked first, and the others
+        only if the app has a handler for the question: without a handler, each question logs an error in its
+        client. If the run cannot go on without the answers, two more clients are asked before the run ends,
+        since a single client may be wrong, or lie.
     """
 
     deadline: float = 60.0
