@@ -203,7 +203,7 @@ class Buffer:
 
     @property
     def _pause(self) -> float:
-        """The number of rounds in which one arrival of a client counts."""
+        """The least mean number of rounds between two arrivals of a client that count."""
         return self._available / (_COUNTS * self.size)
 
     @property
