@@ -149,7 +149,7 @@ def _known_trackers(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
-"""A number of things, at least 1. Flower's run config holds no larger integers."""
+"""A number of things, from 1 to the largest integer that Flower's run config holds."""
 
 
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
@@ -499,11 +499,21 @@ def _explain(details: Any) -> str:
     if details["type"] == "missing":
         return f"{name}: missing from the run config"
     if details["type"] == "extra_forbidden":
-        known = [field.alias or key for key, field in RunSettings.model_fields.items()]
-        hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
-        return f"{name} = {details['input']!r}: unknown setting{hint}"
+        return f"{name} = {details['input']!r}: {_why_unknown(name, details['input'])}"
     reason = details["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
     return f"{name} = {details['input']!r}: {reason}"
+
+
+def _why_unknown(name: str, value: Any) -> str:
+    """Return the end of the message about an unknown setting: which setting the user may have meant."""
+    key = name.replace("-", "_")
+    if owners := [each for each in available() if key in selector_type(each).settings_type.allowed()]:
+        return (
+            f"not a setting of the run, but of {', '.join(owners)}; write it into selector-settings, or use "
+            f"--selector {owners[0]}:{key}={value}"
+        )
+    known = [field.alias or key for key, field in RunSettings.model_fields.items()]
+    return f"unknown setting{did_you_mean(name, known) or '; the settings are ' + ', '.join(known)}"
 
 
 def _in_names_of_the_run(message: str) -> str:

@@ -20,9 +20,7 @@ _Create = TypeVar("_Create", bound=Callable[..., Task])
 class _Row(NamedTuple):
     """A row of `_TASKS`: what `create` needs to make a task."""
 
-    model: (
-        tuple[str, str] | Callable[..., Task]
-    )  # module of `models` and class; or the function that a user registered
+    model: tuple[str, str] | Callable[..., Task]  # a module of `models` and a class; or a user's function
     dataset: str  # "" for a user's function, which chooses its own data
     learning_rate: float  # the default of runs, for mini-batches of about 16 samples
     options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model

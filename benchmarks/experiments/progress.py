@@ -52,11 +52,11 @@ class Lines(Watcher):
         """Print the CPU time of the seed."""
         self._end(f"{job.experiment.name}  seed {job.seed}  {result.seconds:.0f} s of a core")
 
-    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
+    def kept(self, experiment: Experiment, seeds: int, outdated: int) -> None:
         """Print the number of kept seeds, and how many of them ran with another version of the code."""
         text = f"{experiment.name}  {seeds} of {self._totals[experiment.name]} seeds kept from before"
-        if stale:
-            text += f", {stale} of them ran with other code (--fresh runs them again)"
+        if outdated:
+            text += f", {outdated} of them outdated (--fresh runs them again)"
         self._end(text, seeds)
 
     def failed(self, job: Job, reason: str) -> None:
@@ -104,10 +104,10 @@ class Bars(Lines):
         """Advance the bars."""
         self._advance(job.experiment, 1)
 
-    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
+    def kept(self, experiment: Experiment, seeds: int, outdated: int) -> None:
         """Advance the bars, and print how many kept seeds ran with another version of the code."""
-        if stale:
-            super().kept(experiment, seeds, stale)
+        if outdated:
+            super().kept(experiment, seeds, outdated)
         self._advance(experiment, seeds)
 
     def failed(self, job: Job, reason: str) -> None:

@@ -148,8 +148,8 @@ class Watcher:
     def done(self, job: Job, result: Result) -> None:
         """Note that a seed has finished."""
 
-    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Note how many seeds have a result from earlier runs; `stale` of these ran with other code."""
+    def kept(self, experiment: Experiment, seeds: int, outdated: int) -> None:
+        """Note how many seeds have a result from earlier runs; `outdated` of them ran with other code."""
 
     def failed(self, job: Job, reason: str) -> None:
         """Note that a seed has ended without a result, and why."""

@@ -75,7 +75,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
     return found + [f"results/{name}.json is on no page" for name in results if name not in shown]
 
 
-def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
+def outdated(results: Mapping[str, Result]) -> list[Recorded | Measured]:
     """Return the results whose sources have changed since they were made, the cheapest to renew first.
 
     Results that `need_gpu` are left out.

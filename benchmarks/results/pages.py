@@ -152,7 +152,7 @@ paired t test, corrected by Holm's method for all comparisons of its table that 
 effect on one side of the claim's limit (p < .05). The limit is 0, or 1 for a ratio, unless the claim
 names another. Otherwise it is "not shown", which is all that a handful of
 seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
-paper's page has them, and they may be stale.
+paper's page has them, and they may be outdated.
 
 Regret is the variance of the aggregate beyond that of the best probabilities of each round, summed over
 the rounds.
@@ -271,7 +271,7 @@ def _section(name: str, page: Page, result: Result) -> list[str]:
         head = (
             f"### {name}: {EXPERIMENTS[name].title}" if name in EXPERIMENTS else f"## {page.benchmarks[name]}"
         )
-        return [head, "", _stale(result), "", *result.text]
+        return [head, "", _outdated(result), "", *result.text]
     if isinstance(result, Measured):
         return [
             f"## {page.benchmarks[name]}",
@@ -312,9 +312,9 @@ def _origin(result: Recorded | Measured) -> list[str]:
     return lines
 
 
-def _stale(result: Kept) -> str:
+def _outdated(result: Kept) -> str:
     return (
-        f"> **Not rerun since {result.since}; may be stale.** Measured before results were recorded, "
+        f"> **Not rerun since {result.since}; may be outdated.** Measured before results were recorded, "
         f"without raw values. To repeat it: `{result.command}`."
     )
 

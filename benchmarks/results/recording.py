@@ -57,13 +57,13 @@ def record_report(report: Report, out: Path, data: Path | None, folder: Path = F
     Raises
     ------
     ValueError
-        If a seed is missing, or ran with other code.
+        If a seed is missing, or is outdated.
     """
     experiment = report.experiment
     jobs = plan_all([experiment], out, seeds=len(report.outcomes), data=data)[experiment.name]
     results = [job.read() for job in jobs]
     if any(result is None or result.sources != digest_of(experiment) for result in results):
-        raise ValueError(f"{experiment.name}: a seed is missing, or ran with other code; run it with --fresh")
+        raise ValueError(f"{experiment.name}: a seed is missing, or is outdated; run it with --fresh")
     seconds = [result.seconds for result in results if result]
     return write(
         recorded(

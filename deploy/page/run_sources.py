@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.page.database import Database
-from deploy.page.trial import Trial
+from deploy.page.trial_numbers import TrialNumbers
 from deploy.runs.trials import PLAN
 from server.history import FILE_NAME, TOLD_TO_END, Tail
 from server.settings import CHECKPOINTS
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SERVER = "server.json"  # the file that a server for devices has in its folder
 PORTION = 1 << 20  # bytes of a history that are read at once
-SPELL = 0.3  # seconds of one request that may go into reading
+LONGEST_READ = 0.3  # seconds of one request that may go into reading
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
-SERVERAPP = "ServerApp"  # the name of the log of the ServerApps
+SERVERAPP = "ServerApp"  # the name under which the log of the ServerApps is listed
 STALE = 2.0  # seconds for which the answers of the database are used again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -50,16 +50,16 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.trials: dict[str, Trial] = {}  # by the names of their folders
+        self.trials: dict[str, TrialNumbers] = {}  # by the names of their folders
         self.complete = False  # whether all lines that were written have been read
         self._tails: dict[str, Tail] = {}
 
     def read(self) -> None:
-        """Read new lines of the histories, for at most about `SPELL` seconds."""
-        end = time.monotonic() + SPELL
+        """Read new lines of the histories, for at most about `LONGEST_READ` seconds."""
+        end = time.monotonic() + LONGEST_READ
         for name, path in self._histories():
             if name not in self._tails and len(self._tails) < TRIALS:
-                self._tails[name], self.trials[name] = Tail(path), Trial()
+                self._tails[name], self.trials[name] = Tail(path), TrialNumbers()
         waiting = list(self._tails)
         while waiting and time.monotonic() < end:
             for name in list(waiting):
@@ -73,7 +73,7 @@ class Run:
                     continue
                 if tail.files != files:
                     version = self.trials[name].version
-                    self.trials[name] = Trial()
+                    self.trials[name] = TrialNumbers()
                     self.trials[name].version = version + 1
                 for line in lines:
                     self.trials[name].take(printable_line(line))
@@ -95,7 +95,7 @@ class Run:
         folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
         try:
             return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # a volume that this process may only read: a process that was killed is not noticed
+        except OSError:  # the folder is read-only for this process, which thus misses the death of a run
             return "running"
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
@@ -107,7 +107,7 @@ class Run:
             yield path.parent.name, path
 
 
-class Shelf:
+class RunSources:
     """The runs that the page can show: one run, or the runs in a folder, for example those of a server.
 
     Parameters
@@ -117,12 +117,12 @@ class Shelf:
     database : Path, optional
         The SuperLink's database (default: the one in the folder, if there is one).
     wait : bool (default: False)
-        Whether the runs may come later. False: a path without a run is refused.
+        Whether the path may hold no run yet.
 
     Raises
     ------
     NothingThereError
-        If there is no run at the path.
+        If there is no run at the path, unless ``wait``.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from deploy.page.database import Node, OpenMessage
-    from deploy.page.trial import Trial
+    from deploy.page.trial_numbers import TrialNumbers
 
 ROWS = 40  # the most rows of the panel with the selections
 PAGE = 25  # clients on one page of the table
@@ -22,7 +22,7 @@ ORDERS = ("size", "group", "draws")
 View = dict[str, Any]
 
 
-def summary(trial: Trial, state: str) -> View:
+def summary(trial: TrialNumbers, state: str) -> View:
     """Return one row of the table of trials."""
     end = trial.end or {}
     return {
@@ -51,12 +51,12 @@ def summary(trial: Trial, state: str) -> View:
     }
 
 
-def curves(trial: Trial, start: int = 0, width: int = 1) -> View:
+def curves(trial: TrialNumbers, start: int = 0, width: int = 1) -> View:
     """Return the curves of a trial: each number of its rounds, over the rounds.
 
     Parameters
     ----------
-    trial : Trial
+    trial : TrialNumbers
         The trial.
     start, width : int
         How many bins the browser already has, and how many neighbouring rounds a bin combines. If the width
@@ -69,7 +69,7 @@ def curves(trial: Trial, start: int = 0, width: int = 1) -> View:
     return found
 
 
-def members(trial: Trial) -> Mapping[str, list[int]]:
+def members(trial: TrialNumbers) -> Mapping[str, list[int]]:
     """Return the clients of each group, in the order of the groups' names."""
     found: dict[str, list[int]] = {}
     for client, group in enumerate(trial.client_groups):
@@ -78,12 +78,12 @@ def members(trial: Trial) -> Mapping[str, list[int]]:
     return dict(sorted(found.items(), key=lambda each: (len(each[0]), each[0])))
 
 
-def selections(trial: Trial, order: str) -> View:
+def selections(trial: TrialNumbers, order: str) -> View:
     """Return the number of draws of each row of clients in each column of rounds; at most `ROWS` rows.
 
     Parameters
     ----------
-    trial : Trial
+    trial : TrialNumbers
         The trial.
     order : str
         The order of the clients: "size" (largest first), "draws" (most draws first), or "group": a row for
@@ -120,7 +120,9 @@ def selections(trial: Trial, order: str) -> View:
     return found
 
 
-def _rows_of_groups(trial: Trial, groups: Mapping[str, list[int]]) -> list[tuple[str, NDArray[np.int64]]]:
+def _rows_of_groups(
+    trial: TrialNumbers, groups: Mapping[str, list[int]]
+) -> list[tuple[str, NDArray[np.int64]]]:
     named = [(name, np.array(clients, dtype=np.int64)) for name, clients in groups.items()]
     without = [client for client, group in enumerate(trial.client_groups) if group is None]
     if without:
@@ -132,7 +134,7 @@ def _rows_of_groups(trial: Trial, groups: Mapping[str, list[int]]) -> list[tuple
     return [each for each in named if each[0] in large] + [(f"{len(rest)} more", np.concatenate(rest))]
 
 
-def _row(trial: Trial, name: str, clients: NDArray[np.int64]) -> View:
+def _row(trial: TrialNumbers, name: str, clients: NDArray[np.int64]) -> View:
     sizes = trial.client_sizes[clients]
     probability, importance = (trial.seen[each][clients] for each in ("probability", "importance"))
     return {
@@ -149,7 +151,7 @@ def _row(trial: Trial, name: str, clients: NDArray[np.int64]) -> View:
 
 
 def clients_page(
-    trial: Trial,
+    trial: TrialNumbers,
     nodes: Mapping[str, Node] | None,
     *,
     sort: str = "name",
@@ -162,7 +164,7 @@ def clients_page(
 
     Parameters
     ----------
-    trial : Trial
+    trial : TrialNumbers
         The trial.
     nodes : mapping of str to Node, or None
         The SuperLink's nodes by name; None if its database is not known.
@@ -223,7 +225,7 @@ def clients_page(
     }
 
 
-def _state(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: float) -> str:
+def _state(trial: TrialNumbers, nodes: Mapping[str, Node] | None, client: int, now: float) -> str:
     """Return the state of a client: offline if the SuperLink says so, else what the last round says."""
     name = trial.client_ids[client]
     if nodes is not None:
@@ -243,7 +245,7 @@ def _state(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: flo
     return "away" if client in trial.absent else "available"
 
 
-def _client(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: float) -> View:
+def _client(trial: TrialNumbers, nodes: Mapping[str, Node] | None, client: int, now: float) -> View:
     name = trial.client_ids[client]
     node = (nodes or {}).get(name)
     return {
@@ -258,7 +260,7 @@ def _client(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: fl
     }
 
 
-def groups(trial: Trial) -> View:
+def groups(trial: TrialNumbers) -> View:
     """Return each group: its shares of clients, samples and draws, and its metrics over the rounds."""
     samples, draws = float(trial.client_sizes.sum()), int(trial.counts["drawn"].sum())
     found = []
@@ -280,7 +282,7 @@ def groups(trial: Trial) -> View:
     return {"groups": found[:100], "all": len(found)}
 
 
-def timeline(trial: Trial, number: int | None) -> View:
+def timeline(trial: TrialNumbers, number: int | None) -> View:
     """Return the timeline of a round; of the last round if ``number`` is None or not kept."""
     kept = list(trial.rounds)
     if not kept:
@@ -289,7 +291,7 @@ def timeline(trial: Trial, number: int | None) -> View:
     return {"first": kept[0]["round"], "last": kept[-1]["round"], **found}
 
 
-def notes(trial: Trial) -> Sequence[View]:
+def notes(trial: TrialNumbers) -> Sequence[View]:
     """Return the notable events of the run, the newest first. Ordinary rounds are not among them."""
     return list(trial.notes)[::-1]
 
@@ -303,12 +305,12 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def under_way(trial: Trial, messages: Sequence[OpenMessage], now: float) -> View | None:
+def under_way(trial: TrialNumbers, messages: Sequence[OpenMessage], now: float) -> View | None:
     """Return the round under way, from its open messages in the SuperLink's database; None without any.
 
     Parameters
     ----------
-    trial : Trial
+    trial : TrialNumbers
         The trial.
     messages : sequence of OpenMessage
         The open TRAIN messages of the trial.

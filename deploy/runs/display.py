@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deploy.runs.comparison import LAST, duration, faults, large_clients, number, summarise, verdict
 from deploy.runs.groups import GROUP_NOTES, group_table
 from deploy.runs.seed_statistics import by_selector, interval, paired_verdict
+from deploy.runs.trial_statistics import LAST, duration, faults, large_clients, number, summarise, verdict
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from deploy.runs.comparison import Summary
+    from deploy.runs.trial_statistics import Summary
     from deploy.runs.trials import Trial
     from server.history import Line, RunHistory
 

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from deploy.runs.comparison import LAST, number
+from deploy.runs.trial_statistics import LAST, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deploy.engines import batched
 from deploy.processes.groups import end_with_parent
-from deploy.runs.comparison import summarise
+from deploy.runs.trial_statistics import summarise
 from deploy.sweeps import trial_digests
 from server.history import FILE_NAME, RunHistory
 from server.settings import CHECKPOINTS
@@ -122,7 +122,7 @@ def _unpack(shipped: Shipped) -> None:
         target.write_bytes(content)
     files = [each for each in shipped.modules if each.endswith(".py")]
     modules = [each for each in shipped.modules if not each.endswith(".py")]
-    for name in modules:  # the folder that contains the package
+    for name in modules:  # Python must find the folder that contains the module or its package
         parts = name.split(".")
         for path in shipped.files:
             found = Path(path).parts

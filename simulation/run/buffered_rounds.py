@@ -107,7 +107,7 @@ class BufferedRounds:
         failed = {i: failures[m] for i, m in enumerate(clients.tolist()) if m in failures}
         positions = np.array([i for i in range(clients.size) if i not in failed], int)
         training = clients[positions]
-        parts = self._trained_from(np.array([versions[m] for m in training.tolist()]), training)
+        sets = self._trained_from(np.array([versions[m] for m in training.tolist()]), training)
         kept = buffer.kept_versions(number + 1)
         models = self._models
         self._models = {version: model for version, model in models.items() if version in kept}
@@ -116,16 +116,16 @@ class BufferedRounds:
 
         def joined(values: Callable[[Trained], Floats]) -> Floats:
             each = np.empty(positions.size)
-            for _, rows, trained in parts:
+            for _, rows, trained in sets:
                 each[rows] = values(trained)
             return each
 
         replies = TrainedClients(
             positions,
             JoinedUpdates(
-                [rows for _, rows, _ in parts],
-                [trained.updates for _, _, trained in parts],
-                [models[version] for version, _, _ in parts],
+                [rows for _, rows, _ in sets],
+                [trained.updates for _, _, trained in sets],
+                [models[version] for version, _, _ in sets],
                 arrays,
             ),
             joined(lambda trained: trained.losses),
@@ -141,13 +141,13 @@ class BufferedRounds:
         ``versions`` (n,) holds these rounds. Return for each of these rounds: the round, the positions of the
         clients that were asked in it, and their training.
         """
-        parts = []
+        sets = []
         for version in np.unique(versions).tolist():
             rows = np.flatnonzero(versions == version)
             plan = self._plan_of(version)
             trained = self._kernel.train(self._models[version], self._data, clients[rows], plan)
-            parts.append((version, rows, trained))
-        return parts
+            sets.append((version, rows, trained))
+        return sets
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return copies of the clients in flight and of the models from which they train."""

@@ -239,8 +239,9 @@ class Attendance:
     def hear(self, client: int, report: Report) -> None:
         """Note what a client reported in a reply to a message that did not ask for its status.
 
-        If ``polling.ask_status`` is None and the report holds an identity, a client that was never asked for
-        its status gets this identity if it is free, and the other clients are asked from the next round on.
+        With ``polling.ask_status`` = None, the identity in a report has two effects. A client that was never
+        asked for its status gets this identity, if it is free. The other clients are asked for their status
+        from the next round on.
         """
         self.roster.note(client, report)
         if report.client_id is not None and self.polling.ask_status is None:
@@ -338,8 +339,8 @@ class Attendance:
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
         """Register the clients at new nodes, and note the reports of all nodes that reported."""
-        strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
-        identities = self._identities(strangers, reports, online, now)
+        new_nodes = {node: online[node] for node in reports if self.roster.client_at(node) is None}
+        identities = self._identities(new_nodes, reports, online, now)
         new = self.roster.register(
             {
                 each: node
@@ -356,7 +357,7 @@ class Attendance:
             if node not in self._unasked:  # an unasked node has no report until its first reply
                 self.roster.note(client, report)
         self._log_identities(identified)
-        unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())
+        unknown = sum(not name and reports[node] == Report() for node, name in new_nodes.items())
         if unknown and self.polling.ask_status:
             log(
                 INFO,

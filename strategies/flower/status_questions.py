@@ -173,12 +173,15 @@ class StatusQuestions:
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """From now on, accept answers to these questions, but not to earlier questions to the same nodes.
+        """From now on, accept answers to these questions, and to the last question before them to each node.
 
         ``asked`` holds the node of each question, by the id of its message.
         """
         nodes = set(asked.values())
-        self._unanswered = {each: node for each, node in self._unanswered.items() if node not in nodes}
+        last = {node: each for each, node in self._unanswered.items()}  # of each node: its newest question
+        self._unanswered = {
+            each: node for each, node in self._unanswered.items() if node not in nodes or each == last[node]
+        }
         self._unanswered.update(asked)
 
     def _owe(self, node: int, now: float) -> float:
@@ -231,7 +234,7 @@ class StatusQuestions:
             waited = now - began if isnan(seconds) else float(seconds)
             self._waited[node] = self._waited.get(node, 0.0) + waited
         reports |= self._read(answers, now)
-        for node in set(asked.values()).intersection(self._unanswered.values()):
+        for node in [asked[each] for each in self._unanswered if each in asked]:
             pause = self._owe(node, now)
             log(WARNING, "Node %d has not reported its status yet; it is asked again in %g s", node, pause)
         return reports
@@ -260,6 +263,7 @@ class StatusQuestions:
             self.answered |= report is not None and not lacks
             if report is not None:
                 reports[node] = report
+                self._unanswered = {each: one for each, one in self._unanswered.items() if one != node}
                 self._silent.pop(node, None)
                 self._errors.pop(node, None)
                 continue

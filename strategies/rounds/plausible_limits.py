@@ -15,7 +15,7 @@ from ..numerics.arrays import Bools, Floats, Ints
 from ..numerics.robust import bulk
 from ..options import GuardSettings
 from ..selectors import checks
-from .recent_values import NEWEST_SHARE, RecentValues, Window
+from .recent_values import Agreements, RecentValues, Window
 
 RECENT = 32
 """The centre is the median of this many of the newest values."""
@@ -40,9 +40,6 @@ _PROBATION = 1 / 2
 _CHANCE = 4.0
 """How many standard deviations below 0 a cosine must be to oppose the others. The standard deviation is that
 of the cosine of random vectors."""
-_AVERAGED = sqrt(NEWEST_SHARE / (2 - NEWEST_SHARE))
-"""The standard deviation of an exponential average of many cosines, in multiples of that of one cosine. It is
-used in buffered rounds only."""
 _HEAVY = 4.0
 """The spread at which the margin is doubled, since widely spread norms have heavier tails than a lognormal
 distribution."""
@@ -53,13 +50,9 @@ the square of the norm; the limit of losses rises with the cube."""
 
 @dataclass(frozen=True)
 class Limits:
-    """Decides whether values are plausible, by the settings of the guard.
-
-    ``buffered``: whether rounds are buffered.
-    """
+    """Decides whether values are plausible, by the settings of the guard."""
 
     settings: GuardSettings
-    buffered: bool = False
 
     def place(
         self, recent: RecentValues, kind: str, clients: Ints, values: Floats, remarks: Remarks
@@ -133,31 +126,28 @@ class Limits:
         with np.errstate(over="ignore"):
             return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
 
-    def agreement(self, new: Floats, others: Floats, single: Bools, probation: Bools, width: int) -> Floats:
-        """Return (S,) for each client the limit below which its agreement is refused; -inf: none is refused.
+    def agreement(self, agreements: Agreements, probation: Bools, width: int) -> Floats:
+        """Return (S,) the smallest allowed agreement of each client; -inf: any agreement is allowed.
 
         Parameters
         ----------
-        new : ndarray, shape (S,)
-            The agreements of this round's clients; NaN = unknown.
-        others : ndarray, shape (n,)
-            The agreements of other clients, the newest at the end; NaN = unknown.
-        single : ndarray of bool, shape (S,)
-            Whether the client has sent a single reply.
+        agreements : Agreements
+            The agreements of this round's S clients, and of other clients.
         probation : ndarray of bool, shape (S,)
             Whether the client's next offence quarantines it.
         width : int
             D, the number of entries of a sketch. The cosines of random vectors have a standard deviation of
             1/sqrt(D).
         """
-        known = np.concatenate([others, new])
+        new = agreements.own
+        known = np.concatenate([agreements.of_others, new])
         known = known[~np.isnan(known)]
         if not known.size:
             return np.full(new.size, -inf)
         usual = bulk(
             -known, deviations=self.settings.direction_deviations, least=_AGREEMENT, prior=_AGREEMENT
         )
-        # Liars may be drawn often. Then many of the first known clients are liars, and increase the spread.
+        # Liars may be a large part of the first known clients, and increase the spread.
         narrow = max(_AGREEMENT, self.settings.direction_deviations * min(usual.spread, _WIDEST))
         few = np.count_nonzero(known < -usual.centre - narrow) <= known.size / 4 + 1
         margin = narrow if few else usual.margin
@@ -165,9 +155,8 @@ class Limits:
         # If at least half of the newest updates oppose the others, the direction of descent has changed.
         if _is_half(known[-max(_FEW, new.size) :] < min(least, chance)):
             return np.full(new.size, -inf)
-        factors = np.where(probation, _PROBATION, np.where(single, _SINGLE, 1.0))
-        chances = np.where(single, chance, chance * _AVERAGED) if self.buffered else chance
-        return np.minimum(-usual.centre - margin * factors, chances)
+        factors = np.where(probation, _PROBATION, np.where(agreements.single, _SINGLE, 1.0))
+        return np.minimum(-usual.centre - margin * factors, chance * agreements.deviations)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The recent values and directions of many clients. The guard compares new replies with them."""
+"""Remembers recent values and directions of clients, with which the guard compares new replies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ _DIRECTIONS = 64
 """The number of clients whose last direction is remembered."""
 _FEWEST = 8
 """If fewer directions than this are known, no agreement is computed."""
-NEWEST_SHARE = 0.3
+_NEWEST_SHARE = 0.3
 """The weight of a client's newest cosine in its agreement."""
 
 
@@ -104,8 +104,8 @@ class RecentValues:
             The result of `of_others` for the clients of the new values. If there is not enough room, its
             oldest values are dropped.
         new : Window
-            The new values in any order. They are remembered in the order of the clients' indexes. If there
-            are more than ``window`` new values, only values with evenly spaced ranks are remembered.
+            The new values in any order. If there are more than ``window`` of them, only values with evenly
+            spaced ranks are remembered.
         margin : float
             The largest plausible residual of values of this kind.
         """
@@ -137,12 +137,26 @@ class RecentValues:
         }
 
 
+class Agreements(NamedTuple):
+    """The agreements of the n clients of a round, and of m other clients, see `guard.Guard`."""
+
+    own: Floats
+    """(n,) in [-1, 1]; NaN = the update cannot be used or is 0, or updates of too few clients are known."""
+    of_others: Floats
+    """(m,) of the other remembered clients, the newest at the end; NaN = unknown."""
+    single: Bools
+    """(n,) whether the agreement comes from a single update."""
+    deviations: Floats
+    """(n,) the largest standard deviation that the agreement can have if all directions are random, in
+    multiples of the standard deviation of a single cosine; 0 to 1."""
+
+
 class RecentDirections:
     """Remembers the last direction and the agreement of the 64 clients that sent updates most recently.
 
-    A client's agreement is the cosine between its update and the mean direction of the other clients,
-    averaged over the client's replies. The average is exponential; the newest reply has the weight 0.3. Each
-    client counts once in the mean direction: the norm and the weight of its update make no difference.
+    A client's agreement is the cosine between its update and the mean direction of the other clients (of this
+    round and remembered), averaged over the client's replies. The average is exponential; the newest reply
+    has the weight 0.3. The norms and weights of updates make no difference to the mean direction.
 
     The time of a round with n updates is O((n + 64) D). It does not grow with the number of all clients.
     """
@@ -152,7 +166,7 @@ class RecentDirections:
         self._directions = np.zeros((_DIRECTIONS, WIDTH), dtype=np.float32)
         self._agreements = np.full(_DIRECTIONS, nan)  # NaN = too few directions were known
 
-    def agreements(self, clients: Ints, sketches: Floats) -> tuple[Floats, Floats, Bools]:
+    def agreements(self, clients: Ints, sketches: Floats) -> Agreements:
         """Compute and remember the agreements of clients, and also return the agreements of other clients.
 
         Parameters
@@ -161,16 +175,6 @@ class RecentDirections:
             The distinct clients.
         sketches : ndarray, shape (n, D)
             The sketches of the clients' updates. They may hold any floats.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            The agreements of ``clients``, in [-1, 1]. NaN if the sketch is 0 or not finite, or if too few
-            directions are known.
-        ndarray, shape (m,)
-            The agreements of the other remembered clients, the newest at the end; NaN = unknown.
-        ndarray of bool, shape (n,)
-            Whether the agreement of each client of ``clients`` comes from a single reply.
         """
         found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
         lengths = _lengths(sketches)
@@ -189,11 +193,11 @@ class RecentDirections:
             before = self._agreements_of(new)
             now = cosines[others.size :]
             single[usable] = np.isnan(before)
-            of_new = np.where(np.isnan(before), now, before + NEWEST_SHARE * (now - before))
+            of_new = np.where(np.isnan(before), now, before + _NEWEST_SHARE * (now - before))
         found[usable] = of_new
         remembered = np.concatenate([self._clients[others], new])
         self._remember(remembered, pool, np.concatenate([of_others, of_new]))
-        return found, of_others, single
+        return Agreements(found, of_others, single, np.ones(clients.size))
 
     def _agreements_of(self, clients: Ints) -> Floats:
         same = self._clients == clients[:, None]

@@ -59,34 +59,34 @@ class WeightedUpdates(ClientUpdates):
 
 @dataclass(frozen=True)
 class JoinedUpdates(ClientUpdates):
-    """The updates of R clients in several parts, each of which was trained from a model of its own."""
+    """The updates of R clients in several sets. The clients of a set trained from the same model."""
 
-    rows: Sequence[Ints]  # of each part: the rows of its clients, from 0 to R - 1
-    parts: Sequence[ClientUpdates]
-    bases: Sequence[Mapping[str, NDArray[Any]]]  # of each part: the model from which its clients trained
+    rows: Sequence[Ints]  # of each set: the rows of its clients, from 0 to R - 1
+    sets: Sequence[ClientUpdates]
+    bases: Sequence[Mapping[str, NDArray[Any]]]  # of each set: the model from which its clients trained
     now: Mapping[str, NDArray[Any]]  # w_t
 
     def norms(self) -> Floats:
         """Return (R,) the norms of the updates, each relative to the model from which its client trained."""
         norms = np.empty(sum(rows.size for rows in self.rows))
-        for rows, part in zip(self.rows, self.parts, strict=True):
-            norms[rows] = part.norms()
+        for rows, updates in zip(self.rows, self.sets, strict=True):
+            norms[rows] = updates.norms()
         return norms
 
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return the weighted sum over all parts, in the order of the parts."""
+        """Return the weighted sum over all sets, in the order of the sets."""
         total: Arrays = {}
-        for rows, part in zip(self.rows, self.parts, strict=True):
-            for name, array in part.combined(coefficients[rows]).items():
+        for rows, updates in zip(self.rows, self.sets, strict=True):
+            for name, array in updates.combined(coefficients[rows]).items():
                 total[name] = total[name] + array if name in total else array
         return total
 
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
         """Return w_t plus the update of the client at ``row``."""
-        for rows, part, base in zip(self.rows, self.parts, self.bases, strict=True):
+        for rows, updates, base in zip(self.rows, self.sets, self.bases, strict=True):
             for place in np.flatnonzero(rows == row).tolist():
-                return Rebased(part.model(place), base, self.now)
-        raise IndexError(f"row = {row}: must be a row of a part")
+                return Rebased(updates.model(place), base, self.now)
+        raise IndexError(f"row = {row}: must be a row of a set")
 
 
 @dataclass(frozen=True)

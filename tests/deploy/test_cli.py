@@ -19,10 +19,10 @@ from typer.testing import CliRunner, Result
 import tasks.datasets
 from deploy import cli
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SuperLink
+from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
-from deploy.runs import planning
+from deploy.runs import comparison_setup
 from deploy.runs.display import PlainDisplay
 from deploy.runs.trials import Trial, plan, write_plan
 
@@ -78,7 +78,12 @@ def taken_port() -> Iterator[int]:
         ("--set learning-rate=0.5@9/0.1@1", "learning-rate = '0.5@9/0.1@1': must be a number, or"),
         ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
         ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp' or 'scaffold'"),
-        ("--set no-such=1", "no-such = 1: unknown setting"),
+        ("--set no-such=1", "no-such = 1: unknown setting; the settings are selector"),
+        (
+            "--set min-shares=2",
+            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or use "
+            "--selector flics:min_shares=2",
+        ),
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
 )
@@ -259,11 +264,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
 ) -> None:
     submitted: list[dict[str, Any]] = []
 
-    def submit(self: SuperLink, config: dict[str, Any], name: str) -> NoReturn:
+    def submit(self: RunningSuperLink, config: dict[str, Any], name: str) -> NoReturn:
         submitted.append(config)
         raise EngineError("Flower refused the run: no")
 
-    monkeypatch.setattr(SuperLink, "submit", submit)
+    monkeypatch.setattr(RunningSuperLink, "submit", submit)
     server = Server(tmp_path / "server", ("localhost",), control_port=1)
     server.save()
     here = ("--dir", str(server.folder))
@@ -313,7 +318,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(SuperLink, "submit", lambda *_: Failed())
+    monkeypatch.setattr(RunningSuperLink, "submit", lambda *_: Failed())
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 1
     assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
@@ -326,11 +331,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
         def over(self) -> bool:  # type: ignore[override]
             raise KeyboardInterrupt
 
-    def follow(self: SuperLink, config: dict[str, Any], name: str) -> Interrupted:
+    def follow(self: RunningSuperLink, config: dict[str, Any], name: str) -> Interrupted:
         self.runs.append(run := Interrupted())  # type: ignore[arg-type]
         return run
 
-    monkeypatch.setattr(SuperLink, "submit", follow)
+    monkeypatch.setattr(RunningSuperLink, "submit", follow)
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 130
     assert f"the run goes on without this command; history: {run / 'history.jsonl'}" in result.stderr
@@ -458,10 +463,10 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
 def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(planning, "processes_with", lambda *_: [1])
-    monkeypatch.setattr(planning, "RECLAIM_TIMEOUT", 0.01)
+    monkeypatch.setattr(comparison_setup, "processes_with", lambda *_: [1])
+    monkeypatch.setattr(comparison_setup, "RECLAIM_TIMEOUT", 0.01)
     with pytest.raises(ValueError, match="this run is still going on; stop it first"):
-        planning._reclaim(tmp_path)
+        comparison_setup._reclaim(tmp_path)
     assert capsys.readouterr().err == f"resume = {tmp_path}: waiting up to 0.01 s for its processes\n"
 
 

@@ -211,8 +211,8 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings:
         data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=12, learning_rate=0.1, batch_size=5,
         local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
     )  # fmt: skip
-    cohorts = [record.selection.clients.tolist() for record in simulator.run(12)]
-    assert cohorts == [record.selection.clients.tolist() for record in records]
+    selected = [record.selection.clients.tolist() for record in simulator.run(12)]
+    assert selected == [record.selection.clients.tolist() for record in records]
     assert simulator.selector.state_dict()["groups"].tolist() == (
         strategy.selector.state_dict()["groups"].tolist()
     )
@@ -242,9 +242,9 @@ def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_se
         data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=6, learning_rate=0.1, batch_size=5,
         local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
     )  # fmt: skip
-    cohorts = [record.selection.clients.tolist() for record in simulator.run(6)]
-    assert cohorts == [record.selection.clients.tolist() for record in records]
-    assert cohorts[2] == []
+    selected = [record.selection.clients.tolist() for record in simulator.run(6)]
+    assert selected == [record.selection.clients.tolist() for record in records]
+    assert selected[2] == []
     assert records[2].skipped == "no client was selected"
     if selector == "uniform":
         drawn = [int(record.selection.counts.sum()) for record in records]

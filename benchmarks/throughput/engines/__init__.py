@@ -50,7 +50,7 @@ _SELF = "pip install 'cohort-app[torch]'"
 _PEERS = "python3.11 -m venv .peers && .peers/bin/pip install -r benchmarks/peers.txt"
 
 ENGINES = {
-    "batched": Entry("this project, a cohort as one computation", "batched", _SELF),
+    "batched": Entry("this project, all clients of a round as one computation", "batched", _SELF),
     "products": Entry("the matrix products of `batched` alone, without training", "products", _SELF),
     "in-process": Entry("this project, client by client on its Grid", "in_process", _SELF),
     "loop": Entry("a plain PyTorch loop", "loop", _SELF),

@@ -1,16 +1,19 @@
-"""The directions of the newest updates of buffered rounds. The guard compares clients by them."""
+"""Remembers the directions of updates in buffered rounds, by which the guard compares clients."""
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 
-from ...numerics.arrays import Array, Bools, Floats, Ints
+from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.sketches import WIDTH
+from ..recent_values import Agreements
 
 _UPDATES = 128
 """How many updates are remembered."""
 _KEPT = 4
-"""This many of each client's newest updates are forgotten last."""
+"""How many of each client's newest updates are forgotten last."""
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
@@ -30,8 +33,8 @@ class VersionedDirections:
     With more company, the cosine of the update with the weighted sum is more reliable. A client's agreement
     is the mean of the cosines of all its remembered updates, weighted by their company.
 
-    The first client that sends an update of the newest model has little company, so this update hardly counts
-    in its agreement. The update counts when the updates of other clients from the same model have arrived.
+    The first update from the newest model has little company, so it hardly counts until other clients'
+    updates from this model arrive.
 
     The time of a round with n updates is O(128² (128 + D)).
     """
@@ -41,7 +44,7 @@ class VersionedDirections:
         self._versions = np.zeros(_UPDATES, dtype=np.int64)
         self._directions = np.zeros((_UPDATES, WIDTH), dtype=np.float32)
 
-    def agreements(self, clients: Ints, sketches: Floats, versions: Ints) -> tuple[Floats, Floats, Bools]:
+    def agreements(self, clients: Ints, sketches: Floats, versions: Ints) -> Agreements:
         """Remember updates, and compute the agreements of their clients and of the other clients.
 
         Parameters
@@ -52,18 +55,9 @@ class VersionedDirections:
             The sketches of the clients' updates. They may hold any floats.
         versions : ndarray of int, shape (n,)
             The rounds from whose models the updates were trained.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            The agreements of ``clients``, in [-1, 1]. NaN if the sketch is 0 or not finite, or if updates of
-            too few clients are known.
-        ndarray, shape (m,)
-            The agreements of the other remembered clients, the newest at the end.
-        ndarray of bool, shape (n,)
-            Whether the agreement of each client of ``clients`` comes from a single update.
         """
         found, single = np.full(clients.size, np.nan), np.ones(clients.size, dtype=np.bool_)
+        deviations = np.ones(clients.size)
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = np.sqrt(np.square(sketches).sum(axis=1))
         usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
@@ -73,18 +67,21 @@ class VersionedDirections:
         known = self._clients >= 0
         senders, age = np.unique(self._clients[known][::-1], return_index=True)
         if senders.size < _FEWEST:
-            return found, np.empty(0), single
+            return Agreements(found, np.empty(0), single, deviations)
         senders = senders[np.argsort(-age)]  # the newest at the end
         cosines, company = _compared(
             self._clients[known], self._versions[known], self._directions[known, :width].astype(np.float64)
         )
         own = self._clients[known] == senders[:, None]
-        agreements = (own * company * cosines).sum(axis=1) / (own * company).sum(axis=1)
+        with np.errstate(invalid="ignore"):  # the other clients' updates may be thousands of rounds old
+            weights = own * company / (own * company).sum(axis=1, keepdims=True)
+        agreements = (weights * cosines).sum(axis=1)
         at = {client: position for position, client in enumerate(senders.tolist())}
         for i in usable.tolist():
             position = at[int(clients[i])]
             found[i], single[i] = agreements[position], own[position].sum() == 1
-        return found, agreements[~np.isin(senders, clients[usable])], single
+            deviations[i] = sqrt(np.square(weights[position]).sum())
+        return Agreements(found, agreements[~np.isin(senders, clients[usable])], single, deviations)
 
     def _remember(self, clients: Ints, versions: Ints, directions: Floats) -> None:
         for client, version, direction in zip(clients, versions, directions, strict=True):

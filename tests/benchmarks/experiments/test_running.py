@@ -49,8 +49,8 @@ class Listener(Watcher):
         assert result.seconds >= 0
         self.heard.append(f"done {job.seed}")
 
-    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        self.heard.append(f"kept {seeds}, {stale} stale")
+    def kept(self, experiment: Experiment, seeds: int, outdated: int) -> None:
+        self.heard.append(f"kept {seeds}, {outdated} outdated")
 
     def failed(self, job: Job, reason: str) -> None:
         self.heard.append(f"failed {job.seed}: {reason}")
@@ -132,7 +132,7 @@ def test_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
     assert seeds_run(tmp_path) == ["0", "1", "2", "3"]
     assert cells(more)[:2] == cells(first)
     assert [outcome.curves["a panel"]["md"].y[0] for outcome in more.outcomes] == [0, 1, 2, 3]
-    assert listener.heard[0] == "kept 2, 0 stale"
+    assert listener.heard[0] == "kept 2, 0 outdated"
     assert sorted(listener.heard[1:]) == ["done 2", "done 3", "started 2", "started 3"]
     (again,) = run_all([experiment(tmp_path)], out, seeds=3)
     assert cells(again) == cells(more)[:3]
@@ -147,7 +147,7 @@ def test_results_of_other_code_are_kept_and_reported(tmp_path: Path) -> None:
     file = tmp_path / "seeds" / "toy-1.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
     assert len(list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=2, watcher=listener))) == 1
-    assert listener.heard == ["kept 2, 1 stale"]
+    assert listener.heard == ["kept 2, 1 outdated"]
 
 
 def test_seeds_of_other_code_run_again_if_only_current_ones_count(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_seeds_of_other_code_run_again_if_only_current_ones_count(tmp_path: Path
     file = tmp_path / "seeds" / "toy-1.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
     list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=2, current=True, watcher=listener))
-    assert listener.heard == ["kept 1, 0 stale", "started 1", "done 1"]
+    assert listener.heard == ["kept 1, 0 outdated", "started 1", "done 1"]
     assert seeds_run(tmp_path) == ["0", "1", "1"]
 
 
@@ -275,7 +275,7 @@ def test_progress_is_shown(
         print("a table")
     assert capsys.readouterr().out == "a table\n"
     text = written.getvalue()
-    assert "toy  2 of 4 seeds kept from before, 1 of them ran with other code" in text
+    assert "toy  2 of 4 seeds kept from before, 1 of them outdated" in text
     assert "toy  seed 2  failed: it broke [at once]" in text
     assert progress.failures == 1
     if terminal:

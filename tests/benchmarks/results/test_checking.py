@@ -9,7 +9,15 @@ from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.sources import digest_of
 from benchmarks.results import checking, command
-from benchmarks.results.checking import differences, need_gpu, renew, sample, stale, write_pages, wrong_pages
+from benchmarks.results.checking import (
+    differences,
+    need_gpu,
+    outdated,
+    renew,
+    sample,
+    write_pages,
+    wrong_pages,
+)
 from benchmarks.results.files import Kept, Recorded, read, write
 from benchmarks.results.machine import machine
 from tests.benchmarks.results.toy_results import NAME, toy, toy_recorded, toy_report
@@ -28,12 +36,12 @@ def changed(result: Recorded, seed: int, value: float | None, **changes: object)
     return Recorded(**{**vars(result), "rows": {"md": {"loss": values}}, **changes})  # type: ignore[arg-type]
 
 
-def test_results_of_other_code_are_stale_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
-    assert [each.name for each in stale({NAME: old})] == [NAME]
+def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
+    assert [each.name for each in outdated({NAME: old})] == [NAME]
     assert renew(old, None, tmp_path / "results") == []
     new = read(tmp_path / "results")[NAME]
     assert isinstance(new, Recorded)
-    assert stale({NAME: new}) == []
+    assert outdated({NAME: new}) == []
     (note,) = new.renewed
     # Seed 1 took the least time.
     assert (note["seed"], note["before"], note["equal"]) == (1, "of old", "bit for bit")
@@ -47,7 +55,7 @@ def test_results_that_need_a_gpu_are_checked_only_where_there_is_one(
     for model, unchecked in (("", [NAME]), ("H200", [])):
         monkeypatch.setattr(checking, "gpu", lambda model=model: model)
         assert [each.name for each in need_gpu({NAME: old})] == unchecked
-        assert [each.name for each in stale({NAME: old})] == ([] if unchecked else [NAME])
+        assert [each.name for each in outdated({NAME: old})] == ([] if unchecked else [NAME])
 
 
 def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old: Recorded) -> None:

@@ -11,7 +11,7 @@ from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.running import run_all
 from benchmarks.experiments.sources import digest_of, sources_of
-from benchmarks.results.checking import renew_benchmark, stale
+from benchmarks.results.checking import outdated, renew_benchmark
 from benchmarks.results.files import Measured, Recorded, read, write
 from benchmarks.results.machine import machine
 from benchmarks.results.recording import measure, record_report
@@ -31,14 +31,14 @@ def test_a_recorded_experiment_has_its_origin_and_every_value(
     assert (list(found.seeds), found.command) == ([0, 1, 2], "cohort bench papers toy --record")
     assert (found.sources, found.machine) == (digest_of(each), machine())
     assert len(found.seconds) == 3
-    assert stale({NAME: found}) == []
+    assert outdated({NAME: found}) == []
 
 
 def test_seeds_of_other_code_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = toy_report(tmp_path, toy(tmp_path, monkeypatch))
     file = tmp_path / "seeds" / "toy-1.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
-    with pytest.raises(ValueError, match="toy: a seed is missing, or ran with other code"):
+    with pytest.raises(ValueError, match="toy: a seed is missing, or is outdated"):
         record_report(report, tmp_path / "seeds", None, tmp_path / "results")
 
 
@@ -80,10 +80,10 @@ def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: P
     assert found.command == "cohort bench results --measure 'over-selection --rounds 5 --seeds 2'"
     assert {"selector", "factor", "bias"} <= set(found.output[0])
     assert all(math.isfinite(row["bias"]) for row in found.output)
-    assert stale({found.name: found}) == []
+    assert outdated({found.name: found}) == []
 
     old = Measured(**{**vars(found), "sources": "of old"})
-    assert stale({found.name: old}) == [old]
+    assert outdated({found.name: old}) == [old]
     assert renew_benchmark(old, tmp_path) == []
     new = read(tmp_path)["over-selection"]
     assert isinstance(new, Measured)

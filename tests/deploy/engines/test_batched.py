@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from deploy.cli import cli
 from deploy.engines import batched
 from deploy.processes.groups import wait_until
-from deploy.runs.comparison import summarise
 from deploy.runs.display import metrics
 from deploy.runs.figure import draw
+from deploy.runs.trial_statistics import summarise
 from server.history import RunHistory, read_lines
 from strategies.checkpoint import CheckpointFolder
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deploy.cli import cli
-from deploy.runs.comparison import summarise
 from deploy.runs.display import report
 from deploy.runs.figure import draw
+from deploy.runs.trial_statistics import summarise
 from server.history import RunHistory, read_run
 
 from ...support.histories import write_history

@@ -89,6 +89,6 @@ def test_a_sweep_depends_on_the_selectors_the_tasks_and_the_batched_simulation()
         "simulation/kernels/dense.py",
         "simulation/availability/registry.py",
         "deploy/engines/batched.py",
-        "deploy/runs/comparison.py",
+        "deploy/runs/trial_statistics.py",
     } <= found
     assert not [name for name in found if name.startswith(("tests/", "benchmarks/"))]

@@ -166,6 +166,20 @@ def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
     assert len(questions) == 3
 
 
+def test_a_node_that_answers_after_it_was_asked_again_joins_with_its_first_answer() -> None:
+    """Its app needs 200 s for each question, and it is asked again after 120 s."""
+    grid = ToyGrid({1: client("slow")})
+    grid.latency = lambda message: 200.0
+    questions = StatusQuestions(Deadlines(status=60), Polling(ask_status=True))
+    while not (reports := questions.ask(grid, [1], {1: ""})):
+        grid.clock.sleep(5)
+    assert reports[1].client_id == "slow"
+    assert 200 <= grid.clock.monotonic() < 215
+    grid.clock.sleep(400)  # its second answer, which is older than its last report, is not used
+    assert not questions.ask(grid, [], {1: ""})
+    assert len(grid.sent) == 2
+
+
 @pytest.mark.parametrize(("hurries", "seconds"), [(True, 13), (False, 31)])
 def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries: bool, seconds: int) -> None:
     grid = SlowLooks({1: client("late")})

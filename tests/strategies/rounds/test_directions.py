@@ -28,7 +28,7 @@ def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dic
         clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
         versions = np.array([number, number - lag, number - lag])
         sketches = np.stack([noisy(rng, number, -2.0), noisy(rng, number - lag), noisy(rng, number - lag)])
-        agreements, _, _ = directions.agreements(clients, sketches, versions)
+        agreements = directions.agreements(clients, sketches, versions).own
         found |= dict(zip(clients.tolist(), agreements.tolist(), strict=True))
     return found
 
@@ -57,16 +57,35 @@ def test_the_guard_of_buffered_rounds_rejects_it() -> None:
 
 def test_few_clients_and_unusable_updates_have_no_agreement() -> None:
     directions, clients = VersionedDirections(), np.arange(7)
-    found, others, _ = directions.agreements(clients, np.ones((7, D)), np.zeros(7, dtype=np.int64))
-    assert np.isnan(found).all()
-    assert others.size == 0
-    found, others, single = directions.agreements(
+    found = directions.agreements(clients, np.ones((7, D)), np.zeros(7, dtype=np.int64))
+    assert np.isnan(found.own).all()
+    assert found.of_others.size == 0
+    found = directions.agreements(
         np.array([7, 8]), np.stack([np.ones(D), np.full(D, np.nan)]), np.array([1, 1])
     )
-    assert found[0] == pytest.approx(1)
-    assert np.isnan(found[1])
-    assert others.size == 7
-    assert single.tolist() == [True, True]
+    assert found.own[0] == pytest.approx(1)
+    assert np.isnan(found.own[1])
+    assert found.of_others.size == 7
+    assert found.single.tolist() == [True, True]
+    assert found.deviations.tolist() == [1, 1]
+
+
+def test_the_deviation_of_an_agreement_is_that_of_random_directions() -> None:
+    """Of 400 runs with random directions; the standard error of a standard deviation is 3.5 %."""
+    rng, clients = np.random.default_rng(3), np.arange(10)
+    standardised, deviations = [], []
+    for _ in range(400):
+        directions = VersionedDirections()
+        for version in (0, 4, 5, 9):
+            found = directions.agreements(clients, rng.normal(size=(10, D)), np.full(10, version))
+            late = directions.agreements(clients[:1], rng.normal(size=(1, D)), np.array([version + 6]))
+        standardised.append((found.own[1] * np.sqrt(D) / found.deviations[1], late.own[0] * np.sqrt(D)))
+        deviations.append((found.deviations[1], late.deviations[0]))
+    assert np.allclose(deviations, deviations[0])
+    assert deviations[0][0] == pytest.approx(0.5, abs=0.01)  # four updates with about the same company
+    assert 1 / np.sqrt(8) < deviations[0][1] < 0.5  # eight, half of them with less company
+    assert np.std([first for first, _ in standardised]) == pytest.approx(1, abs=0.12)
+    assert np.std([second for _, second in standardised]) == pytest.approx(deviations[0][1], rel=0.12)
 
 
 def test_the_newest_updates_of_each_client_stay_if_another_sends_many() -> None:

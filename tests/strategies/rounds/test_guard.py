@@ -11,6 +11,7 @@ from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
 from strategies.rounds.guard import Guard, Judgement
 from strategies.rounds.plausible_limits import Limits, believed_sizes
+from strategies.rounds.recent_values import Agreements
 
 NAN, INF = math.nan, math.inf
 
@@ -292,7 +293,7 @@ def test_liars_that_are_known_first_do_not_hide_behind_the_spread_that_they_caus
     honest = np.array([-0.21, -0.15, -0.01, 0.01, 0.29, 0.47, 0.54, 0.55])
     lying = np.array([-0.75, -0.77, -0.72])
     no = np.zeros(3, dtype=bool)
-    least = Limits(GuardSettings()).agreement(lying, honest, no, no, 256)
+    least = Limits(GuardSettings()).agreement(Agreements(lying, honest, no, np.ones(3)), no, 256)
     assert (lying < least).all()
     assert (honest.min() > least).all()
 
@@ -301,10 +302,9 @@ def test_in_buffered_rounds_an_agreement_over_several_replies_is_judged_more_str
     """Agreements such as those of a run in which liars reply at once: -4/sqrt(256) is -0.25."""
     honest = np.array([0.3, 0.36, 0.42, 0.44, 0.5, 0.52, 0.54, 0.56, 0.58, 0.6, 0.61, 0.66, 0.7, 0.76])
     lying, no, once = np.array([-0.2, -0.2]), np.zeros(2, dtype=bool), np.array([True, False])
-    least = Limits(GuardSettings(), buffered=True).agreement(lying, honest, once, no, 256)
+    least = Limits(GuardSettings()).agreement(Agreements(lying, honest, once, np.array([1, 0.5])), no, 256)
     assert (lying < least).tolist() == [False, True]
-    assert least[1] == pytest.approx(-0.25 * np.sqrt(0.3 / 1.7))
-    assert not (lying < Limits(GuardSettings()).agreement(lying, honest, once, no, 256)).any()
+    assert least[1] == pytest.approx(-0.125)
 
 
 def test_a_client_that_has_offended_is_judged_more_strictly():

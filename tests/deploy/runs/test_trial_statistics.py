@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.runs.comparison import (
+from deploy.runs.trial_statistics import (
     ONE_SEED,
     area_ratio,
     difference,
