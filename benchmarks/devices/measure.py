@@ -3,9 +3,8 @@
 ``cohort bench devices [--nodes 1000] [--per-round 50] [--rounds 20] [--megabytes 1] [--json]``
 
 The server is the SuperLink with its patches, guards and database, as `cohort up` and `cohort server up` start
-it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`), each
-with a key and a TLS connection of its own. Round 1, in which the server asks all devices for their status and
-the devices fetch the app, is not counted in the seconds of a round.
+it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`). Round 1,
+in which the devices report their status and fetch the app, is measured apart.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Regression(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+    """A row of the tables: the name of a selector, and keyword arguments for it."""
 
     selector: str
     settings: Mapping[str, Any] = {}
@@ -55,7 +55,7 @@ REGRESSION_METHODS = {
     "DELTA": Method("delta"),
     "Power-of-Choice": Method("pow-d"),
 }
-"""The first row is the one with which the error² of all other rows is compared."""
+"""The error² of each row is compared with that of the first row."""
 EXTREMES_METHODS = {
     "practical IS": (Method("prac-is"), "norm"),
     "practical DELTA": (Method("prac-delta"), "diversity"),

@@ -77,7 +77,7 @@ FORM_OF_ALPHA = (
 
 
 class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+    """A row of the tables: the name of a selector, and keyword arguments for it."""
 
     selector: str
     settings: Mapping[str, Any] = {}

@@ -1,9 +1,9 @@
 """The problems and the training of the OSMD paper's appendix F: regression by SGD, FedAvg or SCAFFOLD.
 
-All trials of a comparison are trained side by side. They share the data and the mini-batches. If the seeds of
-their selectors are equal, they also share the random numbers of the draws. One matrix product computes the
-gradients of all clients at the models of all trials. So every client's gradient is known, even if the client
-is not selected, and the regret of a trial can be computed. In shapes, A is the number of trials.
+All trials of a comparison are trained side by side on the same data and mini-batches. If the seeds of their
+selectors are equal, they also share the random numbers of the draws. One matrix product computes the
+gradients of all clients at the models of all trials, so the regret of each trial is known. In shapes, A is
+the number of trials.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random.
 With balanced sizes each client holds 10. All trials of a comparison are trained side by side on the same
-mini-batches. Every client's gradient is computed, even if the client is not selected. So the regret of a
-trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
-seed. In shapes, A is the number of trials.
+mini-batches. The gradients of all clients are computed, so the regret of each trial is known
+(`benchmarks.experiments.regret`). In shapes, A is the number of trials.
 
 The loss is the cross-entropy of the softmax over the C classes. Misprints: the paper's softmax has a sum to
 K, and its cross-entropy has no minus sign.
@@ -54,7 +53,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""A function that is called with the number of a round and, by name, each trial's state after this round."""
+"""(number of a round, name of a trial -> its state after this round) -> None."""
 
 
 class _Group(NamedTuple):
