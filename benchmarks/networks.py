@@ -4,9 +4,8 @@
 
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
-the device. The simulator copies mini-batches to the device. Since selectors and server strategies are in
-NumPy, it copies back the updates of a small model, or the sum of the updates of a large model. Both engines
-compute in float32 without TF32.
+the device. The simulator copies mini-batches to the device, and the updates back (of a large model: their
+sum), since selectors and server strategies are in NumPy. Both engines compute in float32 without TF32.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path |
 def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
     """Rerun a seed with the present code, and return how its values differ from the recorded ones.
 
-    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. On
-    another machine it may differ as `RELATIVE` and `DEVIATIONS` say.
+    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. For
+    other machines see `RELATIVE` and `DEVIATIONS`.
     """
     experiment = EXPERIMENTS[result.name]
     with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
 def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
 
-    If the output differs, the returned list has one text, and the data file stays as it is.
+    If the output differs, the list has one text, and the data file stays as it is.
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:

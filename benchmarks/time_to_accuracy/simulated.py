@@ -5,12 +5,11 @@
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
 clients' seconds are lognormal, or those of devices in a file of FedScale's form. Any client may be slow, or
 the slowest clients are those with the most samples and the largest loss, or those with the fewest samples and
-the smallest loss. In some settings a client is available in half of the rounds. All seconds are simulated, so
-the results do not depend on the machine. A method trains until `BUDGET` seconds have passed. Nothing was
-tuned: all methods have their default settings, except that Oort's pacer moves by 5 % of the clients, as in
-its published code. (With its paper's step, nobody is penalised among so few clients.) The buffered methods
-keep as many clients busy as a round of the other methods selects, and take a step after half as many
-arrivals.
+the smallest loss. In some settings a client is available in half of the rounds. All seconds are simulated. A
+method trains until `BUDGET` seconds have passed. All methods have their default settings, except that Oort's
+pacer moves by 5 % of the clients, as in its published code. (With its paper's step, nobody is penalised among
+so few clients.) The buffered methods keep as many clients busy as a round of the other methods selects, and
+take a step after half as many arrivals.
 
 The file ``devices.json`` is not FedScale's, which is too large for this repository: its 200 devices were
 drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,

@@ -285,8 +285,8 @@ PAPER = Paper(
             "The tables have the rounds to 95 % of FLICS-AVG's best accuracy. In the five processes of the "
             "paper FLICS-ADAM needs the fewest rounds; in the random trace FedAdam needs about as many. "
             "FLICS-AVG needs more rounds than Naive on MNIST, and on Synthetic in the uniform process and "
-            "both traces. The paper says that FLICS converges within 200 rounds: by this measure it does. "
-            "(For this the paper refers to Figure 3, which has no rounds.)",
+            "both traces. The paper says that FLICS converges within 200 rounds; by this measure it does. "
+            "The paper refers to Figure 3 for this, but Figure 3 has no rounds.",
             _TABLE,
         ),
     ),

@@ -50,7 +50,7 @@ CLIENTS, DIMENSION, START = 20, 10, 3.0
 """m, d, and every entry of x_0."""
 RUN = bounds.Constants(smoothness=1.0, local_rate=0.005, global_rate=1.0, steps=5, selected=5)
 EXCESS = 1.0
-"""A² of Assumption 3: ||∇F_i||² = ||∇f + (∇F_i - ∇f)||² <= 2 ||∇f||² + σ_G², where σ_G² = 2 max_i ζ_i²."""
+"""A² of Assumption 3: ||∇F_i||² <= 2 ||∇f||² + σ_G², where σ_G² = 2 max_i ζ_i²."""
 
 
 class Quadratics(NamedTuple):

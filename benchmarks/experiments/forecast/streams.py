@@ -1,7 +1,7 @@
 """Synthetic streams of update norms, and the experiment that compares `forecast` with other samplers on them.
 
 A stream has the norm of every client in every round. The norms do not depend on the selection, so all
-samplers play the same stream. A sampler is measured by its cumulative regret (`benchmarks.experiments.regret`).
+samplers play the same stream. Samplers are compared by cumulative regret (`benchmarks.experiments.regret`).
 """
 
 from collections.abc import Callable

@@ -5,9 +5,8 @@ section 5 and appendices F and G.4. The data were not available here, so these e
 yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
 test samples, and a client draws the mini-batches of a round without replacement.
 
-- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network (the paper does not give its
-  filters; here 6 and 16 filters of 5 x 5, as in LeNet); b = 128, τ = 64, η = 0.5, halved after 150 and 300
-  rounds.
+- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network with LeNet's 6 and 16 filters of
+  5 x 5, which the paper does not give; b = 128, τ = 64, η = 0.5, halved after 150 and 300 rounds.
 - **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
   perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32,
   τ = 100, η = 0.05. The tweets of an account are those in both files of LEAF, train and test; the tweets of
