@@ -169,11 +169,7 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return the function `make` of a kind of peer.
-
-    `make` creates the peer, and returns a function that plays one round. This function takes the number of
-    the round, and returns the CPU seconds that the peer took.
-    """
+    """Return a function that creates a peer and returns a function: round to play -> CPU seconds."""
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -248,8 +244,7 @@ def ours(
 def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
     """Return values (M,) for each per-client setting that has no default.
 
-    They are groups from 0 to 99 if the setting is an integer, otherwise lognormal numbers, clipped to the
-    range of the setting.
+    Integers are groups from 0 to 99. Other values are lognormal, and clipped to the range of the setting.
     """
     return {
         setting: rng.integers(0, 100, m)

@@ -56,8 +56,8 @@ def run_experiments(
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
-        Whether to write the data files of ``results/``, too. Seeds whose result came from another version of
-        the experiment's code are run again.
+        Whether to write the data files of ``results/``, too. Seeds whose result came from other code run
+        again.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 

@@ -163,8 +163,7 @@ def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, s
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
 
-    The text ends with "(n of N)" if only n of the N seeds have a value, has no "±" if only one seed has a
-    value, and is "never" if no seed has one.
+    If only n < N seeds have a value, "(n of N)" follows. One value has no "±". No value gives "never".
     """
     there = [value for value in values if not math.isnan(value)]
     if not there:

@@ -109,7 +109,7 @@ def kept(results: Mapping[str, Result]) -> list[Kept]:
 
 
 def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
-    """Draw seeds of recorded experiments at random, which together took at most `budget` CPU seconds.
+    """Draw random seeds of recorded experiments, which together took at most `budget` CPU seconds.
 
     Experiments whose data file is not in the folder `data` are left out.
     """

@@ -3,9 +3,9 @@
 ``cohort bench time-to-accuracy [--seeds 5] [--quick] [--devices FILE] [--json]``
 
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
-clients' seconds are lognormal, or those of devices in a file of FedScale's form. Any client may be slow, or
-the slowest clients are those with the most samples and the largest loss, or those with the fewest samples and
-the smallest loss. In some settings a client is available in half of the rounds. All seconds are simulated. A
+clients' seconds are lognormal, or those of devices in a file of FedScale's form. The slowest clients are
+random, or those with the most samples and the largest loss, or those with the fewest samples and the smallest
+loss. In some settings a client is available in half of the rounds. All seconds are simulated. A
 method trains until `BUDGET` seconds have passed. All methods have their default settings, except that Oort's
 pacer moves by 5 % of the clients, as in its published code. (With its paper's step, nobody is penalised among
 so few clients.) The buffered methods keep as many clients busy as a round of the other methods selects, and

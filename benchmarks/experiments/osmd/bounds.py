@@ -64,7 +64,7 @@ def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> floa
     """Return the term that Theorems 1 (v1) and 6 (v2) add for a comparator with probabilities below α/M.
 
     It is 8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
-    Theorem 6 prints a further factor 1/K before the second sum. It is left out, since l_t has 1/K already.
+    Theorem 6 prints a further factor 1/K before the second sum, although l_t has this factor already.
 
     Parameters
     ----------

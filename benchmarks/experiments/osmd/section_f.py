@@ -184,8 +184,8 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Run F.6: measure how four quantities grow over the rounds.
 
-    They are the largest a of a round (ā), the sum of ā² over the rounds so far, the total variation of the
-    best probabilities, and the cumulative regret. The parameters are those of `compare`.
+    The four are the largest a of a round (ā), the sum of ā², the total variation of the best probabilities,
+    and the cumulative regret. For the parameters see `compare`.
     """
     num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}

@@ -11,8 +11,7 @@ test samples, and a client draws the mini-batches of a round without replacement
   perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32,
   τ = 100, η = 0.05. The tweets of an account are those in both files of LEAF, train and test; the tweets of
   each account are split in the shares above. Appendix F prints the hidden units as [128-86, 30]; we read 128,
-  86 and 30. It says "positive or negative with labels 0 and 1 respectively"; in `tasks.leaf` 1 is positive;
-  the problem is the same.
+  86 and 30. The paper's label of positive tweets is 0, that of `tasks.leaf` is 1.
 - **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
   b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
   here it is the split of MNIST's size, 70,000 digits.
