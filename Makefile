@@ -25,17 +25,17 @@ IMAGE_LOCKS := deploy/locks
 LOCKED := demo torch data optim simulation tensorboard prometheus docs dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
-# Of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
+# The hash of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
-# Python keeps compiled files in __pycache__ even if the environment forbids it. Without them, pytest rewrites the assertions
-# of all tests in every lane and worker, and each process that a test starts compiles the app again.
+# Overrides an environment that forbids compiled files: without them, each lane and worker of pytest rewrites the assertions
+# of all tests, and each process that a test starts compiles the app again.
 export PYTHONDONTWRITEBYTECODE :=
 # Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
 SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going
-# $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes are at times later than a
-# test waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
+# $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes may be later than a test
+# waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
 CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
@@ -69,7 +69,7 @@ $(VENV)/.docs: pyproject.toml $(LOCK) | $(VENV)/.dev
 run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
-# Clusters run one after another and often wait. The other tests run beside them: $(BESIDE) ONE_TARGET OTHER_TARGET
+# Tests with a network run one after another and often wait, so the other tests run beside them: $(BESIDE) ONE OTHER
 BESIDE = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 test: $(VENV)/.dev                ## all tests except those of the targets below

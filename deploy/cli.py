@@ -1,10 +1,4 @@
-"""The commands `cohort up`, `simulate`, `plot`, `selectors` and `advise`; assembles the program `cohort`.
-
-`up` trains a real federation on this machine, `simulate` trains a simulated federation, `plot` draws the
-results again, `selectors` lists the selectors, and `advise` estimates the variance of other selectors. The
-other commands are imported: `page` from `deploy.page`, `sweep` from `deploy.sweeps`, `client` from
-`deploy.device` and `server` from `deploy.hosting`. Other packages can add commands.
-"""
+"""The commands `cohort up`, `simulate`, `plot`, `selectors` and `advise`; assembles the program `cohort`."""
 
 from __future__ import annotations
 
@@ -29,7 +23,7 @@ from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
-from deploy.runs.comparison_setup import Comparison, claim, planned, resumed, resumed_engine
+from deploy.runs.comparison_setup import Comparison, claim, planned_comparison, resumed, resumed_engine
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follow_and_resume import train
@@ -57,16 +51,16 @@ OPEN_API = (
     "While Flower's simulation runs, every user of this machine can submit runs to it. These runs execute "
     "with your rights. --engine batched has no such interface."
 )
-# `up` adds this setting: the clients of several federations share the cores of one machine, so an honest
-# client may take several times as long as usual. The user's settings take precedence.
+# `up` adds this setting, since clients that share the cores of one machine may take several times as long as
+# usual. The user's settings take precedence.
 PATIENT = "shortest-deadline=30.0"
 
 
 class _Commands(typer.core.TyperGroup):
     """The commands of this file, followed by the commands that other packages register under `COMMANDS`.
 
-    A command of another package is imported only when it is needed. If a command of this file has the same
-    name, the command of this file is used.
+    A command of another package is imported only when it is needed. A command of this file takes precedence
+    over commands with the same name.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -227,7 +221,7 @@ def up(
     with _exit_on_bad_input():
         if resume is None:
             patient = [PATIENT, *(settings or [])]
-            comparison = planned(
+            comparison = planned_comparison(
                 clients,
                 rounds,
                 per_round,
@@ -280,7 +274,7 @@ def simulate(
     """Train the same federation without a network; once with each selector, one after another."""
     with _exit_on_bad_input():
         if resume is None:
-            comparison = planned(
+            comparison = planned_comparison(
                 clients,
                 rounds,
                 per_round,
@@ -323,7 +317,7 @@ def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that the user gave, by parameter name. Options with their defaults are left out."""
+    """Return the options that the user gave on the command line, by parameter name."""
     written = click.core.ParameterSource.COMMANDLINE
     return {
         name: value for name, value in context.params.items() if context.get_parameter_source(name) is written
@@ -337,21 +331,10 @@ def _compare(
     at_once: bool,
     quiet: bool,
 ) -> None:
-    """Train the trials on the engine; show the progress, and then the results.
+    """Start the engine, train the trials on it, and show the progress and then the results.
 
     The command exits with 1 if a trial or the engine failed, and with 128 + n after signal n (130 after
     Ctrl-C).
-
-    Parameters
-    ----------
-    engine : LocalCluster | RaySimulation | BatchedSimulation
-        The engine, not yet started.
-    comparison : Comparison
-        The trials, and the folder for the results.
-    at_once : bool
-        Whether the trials train at the same time, or one after another.
-    quiet : bool
-        Whether to print failures and results only.
     """
     folder, trials = comparison
     title = comparison.title

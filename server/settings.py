@@ -149,7 +149,7 @@ def _known_trackers(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
-"""A number of things, at least 1. Flower's run config holds no larger integers."""
+"""A number of things, from 1 to the largest integer that Flower's run config holds."""
 
 
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:

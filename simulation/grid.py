@@ -85,12 +85,10 @@ class _InFlight:
 class InProcessGrid(Grid):
     """Runs all clients in the process of the strategy.
 
-    **Messages.** Each client receives copies of the records in its messages. The model's arrays are decoded
-    once for all clients. Clients receive copies of them, or with ``frozen`` read-only arrays. An exception of
-    a client becomes the error reply that Flower would send; the exception of a ClientApp is also logged.
-    Messages are handled in the order in which their replies are due. Messages whose replies are due at the
-    same time are handled in the order of sending. A client's `Context`, including its state, lasts as long as
-    the grid, even if the client comes back under another node id.
+    **Messages.** Each client receives copies of the records in its messages. An exception of a client becomes
+    the error reply that Flower would send; the exception of a ClientApp is also logged. Messages are handled
+    in the order in which their replies are due, then in the order of sending. A client's `Context`, including
+    its state, lasts as long as the grid, even if the client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
     reply is available at once. In two cases, the reply is Flower's error 3: if a message is not handled
@@ -103,7 +101,6 @@ class InProcessGrid(Grid):
     the next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless training has
     already taken longer. So as long as training takes at most ``round_length`` seconds, round t of a strategy
     sees the clients that are available in round t. A round without TRAIN messages does not advance the clock.
-    While a strategy waits for clients, time passes, and other clients come online.
 
     The nodes that `get_nodes` or `get_node_ids` returned stay reachable until the next such call, and reply
     to all messages. To simulate a client that drops out, give its messages an infinite ``latency``. Flower's
@@ -125,9 +122,8 @@ class InProcessGrid(Grid):
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
-        Whether clients receive arrays that are read-only and not copied; writing to them raises an error.
-        Leave this False for clients that use `torch.from_numpy`: that function ignores that an array is
-        read-only.
+        Whether clients share read-only arrays instead of receiving copies. Leave this False for clients that
+        use `torch.from_numpy`: that function ignores that an array is read-only.
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional

@@ -2,7 +2,7 @@
 
 The round logic, selectors and random streams are those of `strategies.SelectionStrategy`. So the same seed
 gives the same selections and mini-batches as over gRPC, in Flower's simulation or on the in-process Grid, and
-the same model up to float32 rounding. Clients are rows of arrays, not objects.
+the same model up to float32 rounding.
 
 A client's index is its position in the data. `SelectionStrategy` numbers late clients in the order in which
 they join. For the same numbers here, wrap the availability in `simulation.availability.InOrderOfArrival`.
@@ -33,7 +33,7 @@ from tasks.federated_data import Dataset, FederatedData
 
 from .flower_step import FlowerStep
 from .kernels import Plan
-from .run.available_clients import Attendance
+from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training
@@ -109,8 +109,7 @@ class Simulator:
     mode : Buffered, optional
         Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does not reply
         within ``round_deadline`` is given up: its place becomes free, and its update is not used. No shorter
-        deadlines are learned. The availability moves on by one step in each round, whatever the simulated
-        time of the round is.
+        deadlines are learned. The availability changes once a round, however long the round takes.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -127,7 +126,7 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        The record of each round (not the history file). A record of ten selected clients takes about 3 KB.
+        The record of each round. A record of ten selected clients takes about 3 KB.
     seconds : float
         The sum of the simulated times for which the rounds waited for replies. Infinite once a round without
         a deadline has waited for a client that dropped out.
@@ -289,7 +288,6 @@ class Simulator:
         mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
 
         def plan_of(number: int) -> Plan:
-            """Return the training plan of the clients that are asked in a round."""
             return Plan(
                 seed=seed,
                 round=number,
@@ -302,7 +300,7 @@ class Simulator:
             )
 
         self._plan_of = plan_of
-        self._attendance = Attendance(availability, eligible, client_names, data, per_client)
+        self._available = AvailableClients(availability, eligible, client_names, data, per_client)
         self._polls = Polls(data, kernel, chosen)
         self._training = Training(data, kernel, self._logic, response_times, round_deadline)
         self._buffered: BufferedRounds | None = None
@@ -323,7 +321,7 @@ class Simulator:
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
     ) -> Sequence[RoundRecord]:
-        """Run ``num_rounds`` more rounds and return their records; ``on_round`` is called after each."""
+        """Run ``num_rounds`` more rounds and return their records; ``on_round`` gets each of them at once."""
         for _ in range(num_rounds):
             record = self.step()
             if on_round is not None:
@@ -335,7 +333,7 @@ class Simulator:
         number = self.round + 1
         plan = self._plan_of(number)
         self._logic.local_learning_rate = plan.learning_rate
-        available = self._attendance.available(number, self._logic)
+        available = self._available.available(number, self._logic)
         self._training.hear_late_replies(self.seconds)
         opened = self._logic.open(number, available)
         if self.selector.asks_norms:
@@ -356,8 +354,8 @@ class Simulator:
         record = outcome.closed(
             skipped,
             replies.waited,
-            eligible=self._attendance.conditions,
-            num_ineligible=self._attendance.num_ineligible,
+            eligible=self._available.conditions,
+            num_ineligible=self._available.num_ineligible,
         )
         if replies.seconds is not None and np.isfinite(replies.seconds).any():
             record = replace(record, reply_seconds=replies.seconds)

@@ -3,8 +3,7 @@
 Each round has a file of its own, so a crash never loses more than one round. A file is an ``.npz``, which
 ``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each array under ``arrays/``. The
 file is first written under another name, then fsynced, and then renamed. The checksums of the zip format
-detect later damage. In the same folder, ``results.jsonl`` holds the results of all rounds, see
-`results_file`.
+detect later damage. ``results.jsonl`` in the same folder holds the results of all rounds, see `results_file`.
 """
 
 import json
@@ -58,9 +57,8 @@ class Checkpoint:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     """The settings that a resume must not change: a JSON object. `CheckpointFolder.newest` compares it."""
     results: Sequence[Any] = ()
-    """JSON values that later rounds do not need. A checkpoint that is given to `CheckpointFolder.save` holds
-    only the values since the previous checkpoint. A checkpoint that `CheckpointFolder.newest` returns holds
-    the values of the whole run."""
+    """JSON values that later rounds do not need. For `CheckpointFolder.save`: only the values since the
+    previous checkpoint. From `CheckpointFolder.newest`: the values of the whole run."""
 
 
 class CheckpointFolder:
@@ -110,9 +108,8 @@ class CheckpointFolder:
     def claim(self, wait: float = 30.0) -> None:
         """Create the folder, lock it, and remove unfinished files that a killed process left.
 
-        While this process holds the lock, no other process can claim the folder: two processes must not
-        continue the same run. The claim ends when `release` is called or when this process ends, even if the
-        process is killed. If this object already has the claim, the call does nothing.
+        The claim ends when `release` is called or when this process ends, even if the process is killed. If
+        this object already has the claim, the call does nothing.
 
         Parameters
         ----------
@@ -195,8 +192,8 @@ class CheckpointFolder:
         -------
         bool
             True if the checkpoint is durably on disk. False if it could not be written, for example because
-            the disk is full. The error is then reported, all earlier files are kept, and the run can
-            continue. The next checkpoint also writes the results of this one.
+            the disk is full. The error is then reported, and all earlier files are kept. The next checkpoint
+            also writes the results of this one.
 
         Raises
         ------
@@ -238,8 +235,7 @@ class CheckpointFolder:
         ------
         CheckpointError
             If the last intact checkpoint has another fingerprint; the message lists the differences. Also if
-            there are checkpoint files and none of them is usable. Then the operator must decide whether to
-            start anew.
+            there are checkpoint files and none of them is usable.
         """
         rounds = self.rounds()
         for round in reversed(rounds):
@@ -368,10 +364,10 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # The whole member is read first, since zip checks the checksum at the member's end. So damage is noticed
-    # before the array's header, which holds the shape, is used.
+    # The whole member is read first, because zip checks the checksum at the member's end. The array's header,
+    # which holds the shape, may be damaged.
     member = archive.getinfo(f"{name}.npy")
-    if member.compress_type != zipfile.ZIP_STORED:  # a file of a few bytes could take any amount of memory
+    if member.compress_type != zipfile.ZIP_STORED:  # a compressed array could expand to any size
         raise CheckpointError(f"{member.filename} is compressed, which Cohort never does")
     content = BytesIO(archive.read(member))
     array: NDArray[Any] = npy.read_array(content, allow_pickle=False)

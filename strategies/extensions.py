@@ -1,13 +1,12 @@
 """Imports selectors and tasks from other packages, and from files that the user names (`--import`).
 
-`cohort simulate --import my.py` calls `name_modules`. The environment variable `VARIABLE` then names the
-files and modules, so the processes that the command starts import them too: each calls `load`. A package
-registers itself under one of the entry-point groups `GROUPS`. Its entry point is a selector class, or a
-module that calls `register` of `selectors` or of `tasks`.
+`cohort simulate --import my.py` calls `name_modules`, which puts the file into the environment variable
+`VARIABLE`. Each process that the command starts calls `load`, which imports the file there, too. A package
+has an entry point in one of the groups `GROUPS`: a selector class, or a module that calls `register` of
+`selectors` or of `tasks`.
 
-The app calls this package `strategies`. The published library calls the same package `flwr_cohort`. In a
-process of the app, a module that imports `flwr_cohort` gets the modules of the app, so a class is the same
-class under both names.
+This package is `strategies` in the app and `flwr_cohort` in the published library. In a process of the app, a
+module that imports `flwr_cohort` gets the modules of the app, so a class is the same class under both names.
 """
 
 import logging
@@ -99,10 +98,10 @@ def load() -> None:
 
 
 def files() -> list[Path]:
-    """Return the files that `load` has imported: the named ones, and modules of the user that they import.
+    """Return the files that `load` has imported, also indirectly.
 
-    Modules of the standard library are not listed, nor modules of this installation. A module in
-    site-packages is listed only if an entry point or a named module belongs to its package.
+    Modules of the standard library and of this installation are not listed. A module in site-packages is
+    listed only if an entry point or a named module belongs to its package.
     """
     return sorted({path for found in _loaded.values() for path in found})
 
@@ -129,7 +128,7 @@ def _import(name: str) -> None:
 
 
 def _files_since(before: set[str]) -> list[Path]:
-    """Return the files of the modules that were imported since the names ``before`` were noted."""
+    """Return the files of the modules of `sys.modules` that are not in ``before``, see `files`."""
     own = {each.partition(".")[0] for each in _loaded_names()}
     found = []
     for name in set(sys.modules) - before:

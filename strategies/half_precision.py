@@ -173,7 +173,7 @@ def half_precision_mod(
 
 
 class _Restored(Array):
-    """w_t plus a rounded update, which is computed each time it is read. So replies stay small in memory."""
+    """w_t plus a rounded update. Each read computes the sum anew, so replies stay small in memory."""
 
     def __init__(self, model: Array, update: Array, exponent: int) -> None:
         # Bypasses the __setattr__ of Array, which updates the bookkeeping of serialised objects each time.
@@ -235,6 +235,6 @@ def _exponents(note: ConfigRecord | None) -> dict[str, int]:
 
 
 def _stays(content: RecordDict) -> bool:
-    """Return whether a message is not rounded: it is rounded already, or the client masks its update."""
+    """Return whether a message must not be rounded: it already is, or its client masks the update."""
     configs = of_kind(content, ConfigRecord)
     return HALF in configs or any(REPORT_NORM in config for config in configs.values())

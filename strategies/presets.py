@@ -1,11 +1,7 @@
 """Strategies with a fixed selector: each is a `SelectionStrategy` with the selector's settings as arguments.
 
-They are used like any strategy of Flower::
-
-    strategy.start(grid, initial_arrays, num_rounds=100)
-
-An argument that is a setting of the selector has the name and the default of this setting, see the selector's
-`allowed_settings`.
+An argument that is a setting of the selector has the setting's name and default, see
+`Selector.allowed_settings`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,11 +54,10 @@ class Options(TypedDict, total=False):
 
 
 class Forecast(SelectionStrategy):
-    """The default strategy: it forecasts the norm of each client's update from its size and its past norms.
+    """The default strategy: it forecasts the norms of updates from the clients' sizes and past norms.
 
-    This strategy is not from a paper. It mixes 32 forecasts, and the forecasts that explained the last draws
-    best get the largest weights. The aggregate is unbiased in every round. There is nothing to tune.
-    docs/results/forecast.md has measurements: where this strategy does better than others, and where worse.
+    It is not from a paper (see docs/forecast.md), and needs no tuning. The aggregate is unbiased in every
+    round. docs/results/forecast.md compares it with other strategies.
 
     Parameters
     ----------
@@ -103,7 +98,7 @@ class AdaptiveOSMD(SelectionStrategy):
     """Adaptive-OSMD sampling: learns from the norms of the updates which clients to draw more often.
 
     Zhao et al., *Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback*,
-    Algorithm 4. The aggregate is unbiased in every round, whatever is learned.
+    Algorithm 4. The aggregate is unbiased in every round.
 
     Parameters
     ----------
@@ -117,8 +112,7 @@ class AdaptiveOSMD(SelectionStrategy):
     replacement : bool (default: True)
         If False, clients are drawn without replacement (Algorithm 6).
     rates : {"v1", "v2"} (default: "v2")
-        Whether the experts' learning rates and the number of experts are those of the first version of the
-        paper or of the later version.
+        The version of the paper, first or later, that gives the number of experts and their learning rates.
     gamma : {"scale-free", "printed"} (default: "scale-free")
         The learning rate of the experts' weights. The paper's rate ("printed") depends on the unit of
         gradients.
@@ -176,7 +170,7 @@ class PersonalisedOSMD(SelectionStrategy):
     """Adaptive-OSMD for clients with personal models: one sampler for each part of the gradient.
 
     Zhao et al., appendix H.1 (later version: D.1). A client's update is the sum of two parts. The client
-    multiplies each part by its number in ``part-scales`` of the TRAIN config. Its report holds
+    multiplies each part by the part's scale in ``part-scales`` of the TRAIN config. Its report holds
     ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
     repository supports this for personal models that are kept near the global model, see
     `client.personal_model`. With this client, TRAIN configs need ``personal-mu`` and ``personal-holdout``.
@@ -244,10 +238,9 @@ class Delta(SelectionStrategy):
     clients_per_round : int
         n, the number of draws a round (with replacement, so fewer clients may train).
     local_steps : int (default: 1)
-        The number of local steps that a client makes in a round, >= 1. Diversities are divided by it, because
-        they grow with the number of steps, and the local variance does not. (The paper's section 4 prints no
-        such division.) The strategy cannot know the clients' number of steps. If clients make E steps and
-        ``local_steps`` is 1, squared diversities count E² times too much.
+        The number of local steps that a client makes in a round, >= 1. Diversities grow with this number, so
+        they are divided by it. If clients make E steps and ``local_steps`` is 1, squared diversities count E²
+        times too much.
     alpha_1, alpha_2 : float (default: 0.5)
         Weights of the squared diversity and of the local variance, >= 0, not both 0.
     floor : float (default: 0.1)
@@ -262,9 +255,8 @@ class Delta(SelectionStrategy):
         ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
         instead of ``alpha_1`` and ``alpha_2``.
     diversity_mean : {"weighted", "plain"} (default: "weighted")
-        A diversity is the distance of an update from the mean update. "weighted": the mean with the weights
-        of the round. "plain": the plain mean.
-        The paper has the plain mean, which is biased if sampling is not uniform.
+        The mean update from which diversities are distances: with the weights of the round, or plain as in
+        the paper, which is biased if sampling is not uniform.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -315,9 +307,8 @@ class PowerOfChoice(SelectionStrategy):
     """Power-of-Choice: of d candidates, the clients with the largest losses train.
 
     Cho, Wang, Joshi, *Towards Understanding Biased Client Selection in Federated Learning* (AISTATS 2022).
-    The model converges faster at first. The aggregate is by default the plain mean of the selected clients'
-    updates, so it is biased on purpose, and the final loss is larger with more candidates. ``adapow-d``
-    reduces the number of candidates during the run, which lowers the final loss.
+    The aggregate is biased on purpose: by default it is the plain mean of the selected clients' updates.
+    ``adapow-d`` reduces the number of candidates during the run, which lowers the final loss.
 
     Parameters
     ----------
@@ -331,8 +322,8 @@ class PowerOfChoice(SelectionStrategy):
     num_candidates : int or schedule, optional
         d, the number of candidates, at least ``clients_per_round``, or a schedule over rounds such as
         "20@1/10@100". Default: twice ``clients_per_round`` for pow-d and cpow-d, half of all clients for
-        rpow-d, and at first all clients for adapow-d. With a larger d the model converges faster, but to a
-        larger final loss.
+        rpow-d, and at first all clients for adapow-d. With a larger d the model converges faster at first,
+        but to a larger final loss.
     batch_size : int, optional
         The number of samples of cpow-d's mini-batch (default: 64).
     averaging : {"plain", "sizes", "scaled-sizes"}, optional
@@ -416,9 +407,8 @@ class Flics(SelectionStrategy):
     min_shares : mapping of str to float, or sequence of float, optional
         The least share of each group among all clients that trained so far, in [0, 1] (default: 0).
     beta : float (default: 0.0)
-        A number, >= 0, that is added to the count of each group's participants so far. So a group that first
-        takes part late in the run gets no huge weight. A number above 0 causes a bias that goes to 0 over
-        rounds.
+        A number >= 0 that is added to each group's count of participants so far, so that a group that first
+        takes part late in the run gets no huge weight. Above 0, it causes a bias that goes to 0 over rounds.
     design : {"coins", "numbers"} (default: "coins")
         How a group's clients are drawn: by a coin for each client, or by a drawn number of clients of the
         group. Only without ``private``.

@@ -1,9 +1,8 @@
 """The results of all rounds on disk: the metrics in the `Result` that `SelectionStrategy.start` returns.
 
-The file has one line for each result. Every round appends to the file.
-
-Each checkpoint stores how many bytes from the start of the file belong to it, and these bytes' checksum. So
-all checkpoints of a run share one file, and the time to save a round does not grow with earlier rounds.
+Each round appends its results, one a line. Each checkpoint stores how many bytes from the start of the file
+belong to it, and the checksum of these bytes. So all checkpoints of a run share one file, and the time to
+save a round does not grow with earlier rounds.
 """
 
 import hashlib
@@ -28,8 +27,8 @@ class ResultsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # How many bytes from the start of the file are valid. Bytes after them are from a write that was
-        # interrupted, or from rounds that the run repeats.
+        # The number of valid bytes from the start of the file. Later bytes are from an interrupted write, or
+        # from rounds that the run repeats.
         self._length = 0
         self._hash = hashlib.sha256()  # the hash of the valid bytes
         self._waiting = b""  # lines that are not on disk yet

@@ -93,14 +93,14 @@ class SelectionStrategy(Strategy):
     min_available_clients : int, optional
         Round 1 waits for this many clients, >= ``clients_per_round`` (default: ``clients_per_round``).
     local_learning_rate : float or str, optional
-        The clients' learning rate, > 0. The norms of updates are divided by it, see `RoundLogic`. SCAFFOLD
-        requires it. The default of 1 is enough for selectors that only compare clients with each other. Text
-        is a schedule: "0.5@1/0.25@150" is 0.5 from round 1 on and 0.25 from round 150 on. With a schedule,
-        each TRAIN message holds the round's rate as ``learning-rate``.
+        The clients' learning rate, > 0 (default: 1, which is enough for selectors that only compare clients
+        with each other). The norms of updates are divided by it, see `RoundLogic`. SCAFFOLD requires it. With
+        a schedule such as "0.5@1/0.25@150" (0.5, then 0.25 from round 150 on), each TRAIN message holds the
+        round's rate as ``learning-rate``.
     budget : number, str or callable, optional
         K(t), the number of clients in round t: a number, a schedule such as "20@1/5@50" (20, then 5 from
-        round 50 on), or a function of the round. K(t) is rounded down. If the result is 0, the
-        round is skipped. Default: K is ``clients_per_round`` in every round.
+        round 50 on), or a function of the round. K(t) is rounded down; if it is 0, the round is skipped.
+        Default: K is ``clients_per_round`` in every round.
     deadlines : Deadlines, optional
         How long the run waits for clients and for their replies (default: ``Deadlines()``).
     polling : Polling, optional
@@ -135,9 +135,9 @@ class SelectionStrategy(Strategy):
     on_round : callable, optional
         A function that is called with the `RoundRecord` of each round, before the model is evaluated.
     reporters : sequence of Reporter, optional
-        Objects that are told about each round after its evaluation, and when the run begins, resumes, ends or
-        fails: `TensorBoard`, `MLflow`, `WandB`, `Prometheus`, `JSONLines`, or your own. If a reporter fails,
-        the run goes on (default: none).
+        Objects that get the record of each round after its evaluation, and are called when the run begins,
+        resumes, ends or fails: `TensorBoard`, `MLflow`, `WandB`, `Prometheus`, `JSONLines`, or your own. If a
+        reporter fails, the run goes on (default: none).
 
     Attributes
     ----------
@@ -402,8 +402,8 @@ class SelectionStrategy(Strategy):
     ) -> Result:
         """Run rounds 1 to ``num_rounds``, and return the final model and the metrics of all rounds.
 
-        Call this once for each strategy object. In a second call, the selector would still have the state of
-        the first run. With ``checkpoints.resume``, the run continues after its last checkpoint.
+        Call this once for each strategy object, because the selector keeps the state of the run. With
+        ``checkpoints.resume``, the run continues after its last checkpoint.
 
         Parameters
         ----------
@@ -415,8 +415,7 @@ class SelectionStrategy(Strategy):
         num_rounds : int (default: 3)
             The number of the last round.
         timeout : float, optional
-            The longest time that a round waits for replies, in seconds, if it is less than
-            ``deadlines.round`` (default: ``deadlines.round``).
+            A limit, in seconds, of a round's wait for replies, besides ``deadlines.round`` (default: none).
         train_config, evaluate_config : ConfigRecord, optional
             Entries for the config of TRAIN and EVALUATE messages (default: none).
         evaluate_fn : callable, optional

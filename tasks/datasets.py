@@ -1,22 +1,21 @@
 """Data sets by name, read from a file or folder on this machine, or by Flower Datasets.
 
-The setting ``data-dir`` is a path. If the setting is empty, the environment variable COHORT_DATA is the path.
-The path leads to one of these:
+The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DATA is the path of one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
   ``natural``, users_train (n,), the user who made each sample; users_test is optional; the inputs of Sent140
   are float32;
 - a folder that contains such a file as ``NAME.npz``;
-- a folder that contains a folder ``NAME/``. It holds the files of MNIST's own format
-  (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub, which
-  Flower Datasets reads. For Shakespeare and Sent140 it holds LEAF's JSON files (``train/*.json`` and
-  ``test/*.json``, see `leaf`); for Sent140 also a file of GloVe's word vectors, ``*.200d.txt``.
+- a folder that contains a folder ``NAME/`` with the files of MNIST's own format
+  (``train-images-idx3-ubyte.gz``, ...), or with a copy of the data set's repository on the Hugging Face Hub;
+  for Shakespeare and Sent140 with LEAF's JSON files (``train/*.json`` and ``test/*.json``, see `leaf`); for
+  Sent140 also with a file of GloVe's word vectors, ``*.200d.txt``.
 
 If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
-cache. The command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. The file serves
-machines without a network, and is read much faster. With a third argument SOURCE, the command reads the file
-or folder SOURCE instead of downloading. The data set "digits" needs no file, folder or download. No download
-holds the users of Sent140, so this data set needs the output of LEAF's scripts.
+cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of this form, from the
+file or folder SOURCE, or else from a download. Such a file serves machines without a network, and is read
+much faster. The data set "digits" needs no file, folder or download. No download holds the users of Sent140,
+so this data set needs the output of LEAF's scripts.
 """
 
 import gzip
@@ -214,10 +213,7 @@ def load(name: str, data_dir: str = "") -> Halves:
 
 
 def files(name: str, data_dir: str = "") -> list[Path]:
-    """Return the files from which `load` reads a data set; none if it needs no file or is downloaded.
-
-    The content of the files is not checked here; `load` checks it.
-    """
+    """Return the files from which `load` reads a data set; none if it needs no file or is downloaded."""
     where = data_dir or os.environ.get(VARIABLE, "")
     if name == "digits" or not where:
         return []

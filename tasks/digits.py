@@ -30,8 +30,7 @@ def load() -> tuple[Dataset, Dataset]:
         )
     with gzip.open(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
-    # The samples in the file are ordered by writer. They are shuffled, with a fixed seed, before the test set
-    # is held out.
+    # The samples are ordered by writer, so they are shuffled before the test set is held out.
     table = table[np.random.default_rng(0).permutation(len(table))]
     data = Dataset(table[:, :-1] / np.float32(16), table[:, -1].astype(np.int64))
     return (

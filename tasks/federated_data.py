@@ -25,7 +25,7 @@ class Dataset(NamedTuple):
         return Dataset(self.inputs[rows], self.labels[rows])
 
 
-class Takes(Protocol):
+class ReadableByRow(Protocol):
     """Samples that can be read by row: a `Dataset` or `datasets.Samples`."""
 
     def take(self, rows: NDArray[np.int64]) -> Dataset:
@@ -90,7 +90,7 @@ class FederatedData(NamedTuple):
 
 
 def federate(
-    dataset: Takes, parts: Sequence[NDArray[Any]], groups: NDArray[Any] | None = None
+    dataset: ReadableByRow, parts: Sequence[NDArray[Any]], groups: NDArray[Any] | None = None
 ) -> FederatedData:
     """Copy the samples of ``dataset`` into three arrays, client after client in the order of ``parts``.
 

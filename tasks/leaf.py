@@ -9,9 +9,6 @@ entries::
 
 No user may be in two files of a half. LEAF's scripts write the two halves into the folders ``train`` and
 ``test``. With the scripts' option ``-t sample``, both halves have the same users.
-
-`shakespeare` and `sent140` turn the entries into numbers. Both can be distributed by the partition
-``natural``, in which each user is a client: a role of a play, or an account.
 """
 
 import json

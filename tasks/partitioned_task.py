@@ -5,10 +5,10 @@ from functools import lru_cache
 from . import datasets
 from .base import Task
 from .federated_data import Dataset, FederatedData, federate
-from .partitions import Parts, parse, share_out
+from .partitions import Partition, parse, share_out
 
 
-class SharedOut(Task):
+class PartitionedTask(Task):
     """A task without its model: a named data set and its partition. Subclasses add the model.
 
     Parameters
@@ -54,12 +54,12 @@ class SharedOut(Task):
     def test_data(self) -> Dataset:
         return datasets.load(self._dataset, self._data_dir).test.take(slice(None))
 
-    def _parts(self, num_clients: int, seed: int) -> Parts:
+    def _parts(self, num_clients: int, seed: int) -> Partition:
         return _parts(datasets.load(self._dataset, self._data_dir).train, self._partition, num_clients, seed)
 
 
 @lru_cache(maxsize=4)
-def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Parts:
+def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Partition:
     """Compute the partition once for all clients of a process."""
     return share_out(partition, train.labels, num_clients, seed, train.users)
 

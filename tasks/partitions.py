@@ -23,7 +23,7 @@ _SHARES = np.array([0.65, 0.20, 0.10, 0.05])
 _SAMPLES = np.array([1, 5, 30, 100])
 
 
-class Parts(NamedTuple):
+class Partition(NamedTuple):
     """The samples of each client."""
 
     clients: list[Ints]  # the sample indexes of each of the M clients
@@ -323,7 +323,7 @@ def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = 
     return parts
 
 
-def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10) -> Parts:
+def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10) -> Partition:
     """Put the clients into groups at random. Group k holds classes k and k + 1, modulo the number of groups.
 
     From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
@@ -353,7 +353,7 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
     parts = [np.concatenate(mine) for mine in pieces]
     if min(map(len, parts)) == 0:
         raise ValueError(f"num-clients = {num_clients}: must be smaller: clients would hold no sample")
-    return Parts(parts, groups)
+    return Partition(parts, groups)
 
 
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
@@ -422,7 +422,7 @@ def _check_alpha(alpha: float) -> None:
 class Form(NamedTuple):
     """A form of the setting ``partition``: a name, or name:number."""
 
-    share: Callable[..., list[Ints] | Parts]  # (labels, num_clients, seed[, number])
+    share: Callable[..., list[Ints] | Partition]  # (labels, num_clients, seed[, number])
     number: type[int] | type[float] | None = None  # the type after the colon; None if no number is allowed
     required: bool = False  # whether the number is required
 
@@ -475,7 +475,7 @@ def _written(name: str) -> str:
 
 def share_out(
     partition: str, labels: Ints, num_clients: int, seed: int, users: NDArray[Any] | None = None
-) -> Parts:
+) -> Partition:
     """Distribute the samples by the setting ``partition``.
 
     Parameters
@@ -505,4 +505,4 @@ def share_out(
             raise ValueError(f"partition = {partition!r}: the data do not name the user of each sample")
         labels = users
     shared = form.share(labels, num_clients, seed, *arguments)
-    return shared if isinstance(shared, Parts) else Parts(shared)
+    return shared if isinstance(shared, Partition) else Partition(shared)

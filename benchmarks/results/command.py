@@ -96,22 +96,22 @@ def check(seed: int | None, budget: float, data: Path | None) -> None:
     results = read()
     recorded = [each for each in results.values() if isinstance(each, Recorded)]
     problems = wrong_pages(results)
-    found = outdated(results)
+    changed = outdated(results)
     problems += [
         f"{each.name}: its sources have changed since it was recorded "
         f"(`cohort bench results --renew {each.name}`)"
-        for each in found
+        for each in changed
     ]
     old = kept(results)
     typer.echo(
-        f"{len(recorded)} experiments recorded, {len(found)} of them outdated; "
+        f"{len(recorded)} experiments recorded, {len(changed)} of them outdated; "
         f"{len(old)} tables not rerun: " + ", ".join(each.name for each in old)
     )
     if unchecked := need_gpu(results):
         typer.echo("not checked, since there is no GPU: " + ", ".join(each.name for each in unchecked))
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     chosen = sample(
-        {each.name: each for each in recorded if each not in [*found, *unchecked]}, seed, budget, data
+        {each.name: each for each in recorded if each not in [*changed, *unchecked]}, seed, budget, data
     )
     equal = all(same_arithmetic(machine(), each.machine) for each in recorded)
     how = (

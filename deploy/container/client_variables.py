@@ -1,4 +1,4 @@
-"""The environment variables that set the groups, costs and energies of the clients in containers."""
+"""The environment variables that set groups, costs, energies and properties of the clients in containers."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Cluster(Server):
     def states(self) -> dict[str, str]:
         """Return the state of each device, by name.
 
-        The cluster's own clients appear as nodes that are not devices. Such nodes are left out, unless there
-        are more of them than the cluster has clients. In this case, a warning is added.
+        Nodes that are not devices should be the cluster's own clients, and are left out. If there are more of
+        these nodes than the cluster has clients, they are listed, and a warning is added.
         """
         states = super().states()
         others = [name for name in states if name.startswith(STRANGER)]

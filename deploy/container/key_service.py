@@ -61,7 +61,7 @@ def serve(leases: Path, keys: Path, names: Sequence[str]) -> None:
 def ask_until_answered(leases: Path, descriptor: int, holder: str) -> str:
     """Ask the key service again and again for `PATIENCE` seconds, and return the private key.
 
-    Another container may keep the service so busy that it closes connections, or that none can be opened.
+    Another container may keep the service so busy that connections are closed, or cannot be opened.
     The parameters and errors are those of `ask`.
     """
     end = time.monotonic() + PATIENCE
@@ -110,8 +110,8 @@ class _Service:
         self._leases, self._keys, self._names = leases, keys, names
         self._open: OrderedDict[socket.socket, None] = OrderedDict()
         self._lock = threading.Lock()
-        # Only one thread checks at a time. A check locks a free lease for a moment. During this moment,
-        # another check would find that a container holds this lease.
+        # Only one thread checks at a time: a check locks a free lease for a moment, in which another check
+        # would find that a container holds this lease.
         self._checking = threading.Lock()
 
     def accept(self, connection: socket.socket) -> None:

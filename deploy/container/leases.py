@@ -1,11 +1,10 @@
 """Leases on client names: a container is the client whose name it has leased.
 
-`docker compose up --scale client=N` starts identical containers. Each container takes a lease on a client
-name. The name determines the client's key, its Flower node and its part of the data. A lease is a lock on a
-file. Only one container at a time can have the lock, and the kernel releases the lock when the container
-ends. So no two containers are the same client at the same time. The file contains the name of its last
-holder, so that a restarted container becomes the same client again. Containers open the files for reading
-only: `deploy.container.key_service` writes the holder's name into the file when it hands out the key.
+`docker compose up --scale client=N` starts identical containers. The name that a container leases determines
+its key, its Flower node and its part of the data. A lease is a lock on a file: only one container at a time
+can have the lock, and the kernel releases the lock when the container ends. The file contains the name of its
+last holder, so that a restarted container becomes the same client again. Containers open the files for
+reading only: `deploy.container.key_service` writes the holder's name when it hands out the key.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
     Returns
     -------
     Lease | None
-        The lease on a free name: the name that `holder` had last, or else a name that was never taken, or
-        else a name whose last holder has ended. None if no name is free.
+        The lease on a free name: preferably the name that `holder` had last, then a name that was never
+        taken, then a name whose last holder has ended. None if no name is free.
     """
     with _one_at_a_time(folder):
         last = {name: (folder / name).read_text() for name in names}

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.console import Console
 
 from deploy.container import RESULTS
-from deploy.container.settings import planned
+from deploy.container.settings import trials_from_environment
 from deploy.container.superlink import CONNECTION, connect
 from deploy.container.supervisor import say
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import RETRY, SubmittedRun, SuperLink
+from deploy.engines.superlink import RETRY, RunningSuperLink, SubmittedRun
 from deploy.flower.app_folder import app_folder
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
@@ -69,7 +69,7 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
     """
     for file in sorted(results.glob(f"*/{PLAN}"))[-1:]:
         folder = file.parent
-        earlier, now = read_plan(folder), planned(folder)
+        earlier, now = read_plan(folder), trials_from_environment(folder)
         if [(a.name, a.run_config) for a in earlier] == [(a.name, a.run_config) for a in now]:
             if not all(trial.done for trial in earlier):
                 say(f"resumes {folder}; remove this folder to start again")
@@ -77,20 +77,20 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
         elif not all(trial.done for trial in earlier):
             say(f"{folder} is unfinished, but the settings have changed: this is a new run")
     folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    trials = planned(folder)
+    trials = trials_from_environment(folder)
     folder.mkdir()
     write_plan(folder, trials)
     return folder, trials
 
 
-class _Cluster(SuperLink):
+class _Cluster(RunningSuperLink):
     """The cluster's SuperLink. A run that has survived a restart of this container is followed again."""
 
     def __init__(self) -> None:
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
 
     def __exit__(self, *raised: object) -> None:
-        # If Docker stops this container, end the runs, so that the clients stop training.
+        # Docker stops this container: end the runs, so that the clients stop training.
         if isinstance(raised[1], SystemExit):
             for run in self.runs:
                 run.abort()
@@ -116,7 +116,6 @@ class _Cluster(SuperLink):
 
 
 def _conclude(folder: Path, histories: Sequence[RunHistory]) -> None:
-    """Print the results, draw the figure, and print the command that copies the results."""
     trained = [history for history in histories if history.trained]
     if trained:
         Console(highlight=False, markup=False, width=100).print(report(trained))

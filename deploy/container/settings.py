@@ -34,7 +34,7 @@ VARIABLES = {
 OTHERS = "COHORT_SET"  # the environment variable for all other settings
 
 
-def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
+def trials_from_environment(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
     """Return the trials that the environment variables describe: one for each selector.
 
     Parameters

@@ -25,7 +25,7 @@ from deploy.container import (
     key_service,
     leases,
 )
-from deploy.container.settings import planned
+from deploy.container.settings import trials_from_environment
 from deploy.container.supervisor import say
 from deploy.tls import certificates
 
@@ -37,7 +37,7 @@ def main() -> int:
     exits. It returns 2 if a setting or a volume is wrong.
     """
     try:
-        trials = planned(RESULTS)
+        trials = trials_from_environment(RESULTS)
         count = int(trials[0].run_config["num-clients"])
         names = [FLEET_HOST, CONTROL_HOST, *os.environ.get("COHORT_NAMES", "").split()]
         prepare(PUBLIC, SERVER / "private", KEYS / "private", names, count)

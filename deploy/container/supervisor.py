@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 
 def shown(line: bytes) -> bytes:
-    r"""Return a line of a program as it is printed: colours stay, other control characters are escaped.
+    r"""Return a program's line for printing: colours stay, other control characters are escaped.
 
     An app may print what a client has sent, and `docker compose logs` shows it in the operator's terminal.
 
@@ -114,8 +114,8 @@ class ContainerSupervisor(Supervisor):
             sys.stdout.buffer.flush()
         if self._waiting and self._ready_line in line:
             self._waiting = False
-            # This runs in another thread, because this thread must go on reading the program's output. If the
-            # pipe were full, the program would stop.
+            # In another thread: this thread must go on reading the program's output, since a full pipe would
+            # stop the program.
             threading.Thread(target=self._become_ready, args=(self._ready,), daemon=True).start()
 
     def _become_ready(self, ready: threading.Event) -> None:

@@ -1,7 +1,4 @@
-"""A device's folder. It contains the key, the authority's certificate and the settings.
-
-Only the folder's owner can read it.
-"""
+"""A device's folder, which only its owner can read: the key, the authority's certificate and the settings."""
 
 from __future__ import annotations
 
@@ -36,17 +33,13 @@ if TYPE_CHECKING:
 SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
 PAUSE_FILE = "paused"  # this file exists while the device is paused
 MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
-# The environment variables that set the numbers of threads: of OpenMP (torch, scikit-learn), OpenBLAS and MKL
-# (NumPy).
+# The numbers of threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a device takes part: the options of `cohort client join`, saved for later starts.
-
-    The constructor raises ValueError if a value is not allowed.
-    """
+    """The options of `cohort client join`. The constructor raises ValueError if a value is not allowed."""
 
     name: str
     """The client's name. The server uses the name under which the device's key is registered."""
@@ -65,9 +58,9 @@ class Settings:
     allow_metered: bool = False
     """Whether the device trains while it is on a metered network."""
     partition: str = ""
-    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" for `data`."""
+    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" with `data`."""
     data: str = ""
-    """The path of an .npz file with the device's own samples (see `client.data_file`); "" for `partition`."""
+    """The path of an .npz file with the device's own samples (`client.data_file`); "" with `partition`."""
     group: str = ""
     """The client's group, which the client reports to the server; "" for no group."""
     private_group: str = ""
@@ -80,7 +73,7 @@ class Settings:
     energy: float | None = None
     """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
     properties: str = ""
-    """What the client reports about itself, for a run's `eligible`: "region=eu,tags=day|night"."""
+    """Properties that the client reports, for a run's `eligible`: "region=eu,tags=day|night"."""
     bundle: str = ""
     """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
 
@@ -107,7 +100,7 @@ class Settings:
         self.part()
 
     def check_data(self) -> None:
-        """Raise ValueError if `data` is given and this file is missing or cannot be used."""
+        """Raise ValueError if `data` names a file that is missing or cannot be used."""
         if not self.data:
             return
         if not Path(self.data).is_file():
@@ -170,10 +163,9 @@ class Device:
             ) from error
 
     def accept(self, invitation: Path) -> Settings:
-        """Join with an invitation, and return the settings.
+        """Join with an invitation, delete the invitation's file, and return the settings.
 
-        The device makes a key, and the server registers the key in exchange for the invitation's token. Then
-        the invitation's file is deleted.
+        The device makes a key, and the server registers the key in exchange for the invitation's token.
 
         Raises
         ------
@@ -190,8 +182,8 @@ class Device:
             )
         settings = replace(self._joining(offer.name, offer.server), bundle=offer.bundle)
         _check_authority(offer.ca, invitation)
-        # Keep the key even if this method is interrupted: once the server has registered a key for this
-        # token, it accepts no other key.
+        # The key is kept even if this method is interrupted: once the server has registered a key for a
+        # token, it accepts no other key with this token.
         joining = self.folder / f"joining-{hashlib.sha256(offer.token.encode()).hexdigest()[:16]}"
         certificates.private_folder(self.folder)
         if not (joining / f"{KEY}.pub").exists():
@@ -204,8 +196,8 @@ class Device:
         (self.folder / CA).write_text(offer.ca)
         self._save(settings)
         invitation.unlink()
-        # The key's first copy is deleted last. Before the settings are saved, a crash could lose the key. As
-        # long as the invitation exists, it may be used again, and the server accepts it with this key only.
+        # The key's first copy is deleted last. As long as the invitation exists, it may be used again, and
+        # the server accepts it with this key only.
         shutil.rmtree(joining)
         return settings
 
@@ -266,10 +258,7 @@ class Device:
         return Settings(name, server)
 
     def _take_key(self, write: Callable[[Path], object]) -> None:
-        """Replace the device's key pair by a new one.
-
-        `write` writes the new pair into the folder that it receives. The old pair is replaced afterwards.
-        """
+        """Replace the device's key pair by a new pair, which `write` writes into a folder."""
         certificates.private_folder(self.folder)
         new = self.folder / "new"
         shutil.rmtree(new, ignore_errors=True)  # left by an interrupted call
@@ -326,7 +315,7 @@ class Device:
         }
 
     def _save(self, settings: Settings) -> None:
-        # The power may fail at any time. The file then has either its old content or its new content.
+        # Even if the power fails, the file has either its old or its new content.
         with replacing(self.folder / SETTINGS) as file:
             file.write(json.dumps(asdict(settings), indent=1).encode())
 
@@ -349,10 +338,7 @@ def check_group(name: str, group: str) -> None:
 
 
 def default_folder(name: str = "cohort-client") -> Path:
-    """Return the default folder for the state of a program.
-
-    For root the folder is in /var/lib, for other users in XDG_STATE_HOME (~/.local/state if that is unset).
-    """
+    """Return the folder NAME in /var/lib for root, else in XDG_STATE_HOME (default: ~/.local/state)."""
     if os.geteuid() == 0:
         return Path("/var/lib", name)
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", name)

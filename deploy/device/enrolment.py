@@ -24,7 +24,7 @@ def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
     server : str
         The address of the Fleet API, "host:port".
     authority : Path
-        The file with the authority's certificate. The authority must have signed the server's certificate.
+        The file with the certificate of the authority that must have signed the server's certificate.
     token : str
         The token of the invitation. It is sent only to a server with such a certificate.
     public_key : str

@@ -32,7 +32,7 @@ class Invitation:
     expires: str
     """The expiry date, for people to read. The server decides by its own record and clock."""
     bundle: str
-    """The only app that the device will run: the SHA-256 of its bundle in hexadecimal. "" allows any app."""
+    """The SHA-256, in hexadecimal, of the bundle of the only app that the device will run; "" for any app."""
 
     def write(self, path: Path) -> None:
         """Write the invitation into a new file with mode 0600.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-LOG = "supernode.log"  # its name in the device's folder
-LOG_BYTES = 1_000_000  # a longer log is renamed to LOG.1 and replaces an older LOG.1
+LOG = "supernode.log"  # the log's name in the device's folder
+LOG_BYTES = 1_000_000  # a longer log is renamed to LOG.1, which replaces an older LOG.1
 
 
 def append(folder: Path, line: str) -> None:

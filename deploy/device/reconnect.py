@@ -1,9 +1,8 @@
 """Keeps a device's SuperNode connected, even if the SuperNode, the server or the network fails at times.
 
-`python -m deploy.device.reconnect STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP. The supervisor stays in
-memory for as long as the device takes part, so it and its imports need the standard library only. It prints
-one line whenever the state of the connection changes. The output of the SuperNode goes into a log of limited
-size.
+`python -m deploy.device.reconnect STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP, and prints a line whenever
+the state of the connection changes. To take little memory, this file and its imports use the standard library
+only.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 # The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK = "status.json", "lock"
-ADMITTED = "admitted"  # exists once the server has admitted this device
+ADMITTED = "admitted"  # this file exists once the server has admitted the device
 FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
-SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_RESTART again
+SETTLED = 60.0  # s online, after which the next pause is FIRST_RESTART again
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
 PROBE_TIMEOUT = 3.0  # s for a server to show its certificate; the supervisor does nothing else meanwhile
 ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
@@ -49,7 +48,7 @@ def memory_of(group: int) -> dict[int, float]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
-            # The program's name is in parentheses and may contain anything. State, parent and group follow.
+            # After the program's name, which is in parentheses and may contain anything: state, parent, group
             if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
                 _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
                 found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -158,7 +157,7 @@ class DeviceSupervisor(Supervisor):
         self._online_since = None
         pause = self._next_pause
         self._next_pause = min(2 * pause, LONGEST_RESTART)
-        # Many devices may lose the server at the same time. They must not all return at the same time.
+        # Devices that lose the server at the same time must not all return at the same time.
         return pause * random.uniform(0.75, 1.25)
 
     def line(self, line: bytes) -> None:
@@ -197,8 +196,7 @@ class DeviceSupervisor(Supervisor):
                 else f"not let in yet: the operator must register the key of {self.name}, or another device "
                 "has this key or name"
             )
-        # The supervisor reads no more lines after it has asked the SuperNode to end. So here, the server has
-        # sent the SuperNode away.
+        # The supervisor reads no lines after it has asked the SuperNode to end, so the server has ended it.
         elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 

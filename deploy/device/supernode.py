@@ -1,13 +1,10 @@
 """The SuperNode of devices and containers, which ends when its connection or its supervisor ends.
 
 `python -m deploy.device.supernode OPTIONS` runs `flower-supernode` with the patches of
-`deploy.flower.patches`. It has two more differences from Flower's program:
+`deploy.flower.patches`, and two more changes:
 
-- It ends when its supervisor ends, even if the supervisor is killed. It also ends when its connection
-  fails with an error that is not retried (`deploy.flower.patches.supernode`), such as the refusal of a
-  revoked key. In Flower's program, only the main thread would end. The HTTP server would go on, so a useless
-  process would remain.
-- It takes 100 MB less memory. Its state is in memory, so it does not import Flower's database layer
+- It ends when its supervisor ends, even if the supervisor is killed.
+- It takes 100 MB less memory. It keeps its state in memory, so it does not import Flower's database layer
   (SQLAlchemy, Alembic). Its forked processes share memory with it until they end.
 """
 
@@ -21,11 +18,11 @@ from deploy.processes.ports import LOOPBACK, free_ports
 
 
 def main() -> None:
-    """Run `flower-supernode` on a free port. At its end, end this process, even if threads still run."""
+    """Run `flower-supernode` on a free port. Then end this process, even if threads still run."""
     end_with_parent()
-    # Forked processes share memory until one of them writes to it. The garbage collector writes to the
-    # objects that it inspects, so objects are frozen before a fork. The interpreter's clean-up at exit writes
-    # too, so forked processes end without a clean-up.
+    # Forked processes share memory until one of them writes to it. The garbage collector and the
+    # interpreter's clean-up at exit write to objects, so objects are frozen before a fork, and forked
+    # processes end without a clean-up.
     os.register_at_fork(before=gc.freeze)
     os.register_at_fork(after_in_child=lambda: atexit.register(_leave, 0))
 

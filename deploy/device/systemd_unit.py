@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "cohort-client.service"  # the file name of the unit
 STOP_TIMEOUT = 20  # s that the client may take to end; a SuperNode needs less time to sign off
-# The restrictions of a system unit. A user's systemd lacks the rights for most of these restrictions.
+# The restrictions of a system unit. A user's systemd lacks the rights for most of them.
 _HARDENING = """\
 # A user that exists only while the unit runs; the state folder belongs to that user.
 DynamicUser=yes

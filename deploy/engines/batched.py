@@ -82,10 +82,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
     Raises
     ------
     ValueError
-        If the clients of a trial's selector keep models of their own or decide themselves whether they train,
-        or if a trial uses over-selection or buffered rounds without response times, chooses clients by tags
-        or properties, or has half precision on the wire. The message names the setting, its value and what is
-        allowed.
+        If a trial has a selector whose clients keep models of their own or decide themselves whether they
+        train; over-selection or buffered rounds without response times; conditions on tags, or on properties
+        other than the group; or half precision on the wire. The message names the setting, its value and what
+        is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -129,11 +129,11 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     ----------
     config : mapping
         The settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is set
-        and there is a checkpoint. Deadlines have an effect only with ``response-times``: simulated clients
-        reply immediately otherwise.
+        and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
+        otherwise simulated clients reply immediately.
     workers : int (default: 1)
-        The number of processes that train, including this process; at least 1. This number changes
-        the results at most by rounding.
+        The number of processes that train, including this one; at least 1. It changes the results at most by
+        rounding.
 
     Raises
     ------
@@ -260,8 +260,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
                 group_metrics=measured,
             )
             reporters.count(record, settings.num_clients)
-            # A checkpoint is not saved after every round: if a round takes milliseconds, saving would take
-            # most of the time.
+            # Not after every round: if a round takes milliseconds, saving would take most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(checkpoint())
                 saved = time.monotonic()

@@ -142,10 +142,7 @@ class LocalCluster(ProcessEngine):
 
     @property
     def roots(self) -> list[int]:
-        """The ids of the processes from which all other processes of the cluster descend.
-
-        The programs `flwr` and, if all programs are forked, the fork server's requesters are left out.
-        """
+        """The ids of the processes from which all others of the cluster descend, without those of `flwr`."""
         if self._fork_server is not None and self._fork_server_process is not None:
             return [self._fork_server_process.pid]  # otherwise the programs have started on their own
         return [process.pid for process in [*self._clients.values(), *filter(None, [self._superlink])]]
@@ -166,11 +163,10 @@ class LocalCluster(ProcessEngine):
         return ProcessRun(name, process, self)
 
     def abort(self, run: ProcessRun) -> None:
-        """Stop a run whose ServerApp was killed. Wait until the SuperLink has stopped it (`STOP_TIMEOUT`).
+        """Stop a run whose ServerApp was killed; wait at most `STOP_TIMEOUT` s until the run has stopped.
 
-        Without this call, the SuperLink would take a minute or two to notice the ServerApp's death. Until
-        then, a client that has received an incomplete message from the ServerApp would wait for the rest of
-        the message, and would serve no other run.
+        Otherwise the SuperLink would take a minute or two to notice the ServerApp's death. Until then, a
+        client that has received an incomplete message from the ServerApp would serve no other run.
         """
         if run.run_id is not None:
             process = self._spawn(f"stop-{run.name}", ["flwr", "stop", run.run_id, CONNECTION])
@@ -212,8 +208,8 @@ class LocalCluster(ProcessEngine):
         """End all processes and remove `folder/state`. A second call does nothing."""
         known = [*self._clients.values(), *self._runs, *filter(None, [self._superlink])]
         with _uninterrupted():
-            # ServerApps end first, as long as the SuperLink answers them: they tell their trackers, and write
-            # into the history, that somebody stopped the run.
+            # ServerApps end first, while the SuperLink still answers them: they report to trackers and
+            # histories that somebody stopped the run.
             self._marked.end_named(SERVER_APP, commands.STOP_RUN, STOP_GRACE)
             # The fork server ends last: it is the parent of the other processes and reports their exit codes.
             self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
@@ -257,7 +253,7 @@ class LocalCluster(ProcessEngine):
                 database=self._state / "superlink.db",
             )
             guarded = {} if self.programs == "stock" else commands.guarded(secret)
-            # ServerApps inherit the SuperLink's Flower home. It is not the home of `flwr`, which holds the
+            # ServerApps inherit this Flower home, so it must not be the home of `flwr`, which holds the
             # secret of the control API.
             home = "flwr-superlink"
             process = self._superlink = self._spawn("superlink", command, home=home, extra=guarded)
@@ -317,8 +313,8 @@ class LocalCluster(ProcessEngine):
         self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
     def _environment(self, home: str = "flwr") -> dict[str, str]:
-        # Flower's programs find each other by the PATH. This line makes that work even if the virtual
-        # environment is not active.
+        # Flower's programs find each other by the PATH, which lacks this folder if the virtual environment is
+        # not active.
         programs = [Path(sys.executable).parent]
         environment = flower_environment(programs, self._state / home, self._state / "tmp")
         if self.programs != "stock":
@@ -350,10 +346,8 @@ class LocalCluster(ProcessEngine):
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore `SIGNALS` in the block: a second Ctrl-C during the clean-up would leave processes behind.
-
-    In Python, only the main thread can change signal handlers. In other threads, the signals are not ignored.
-    """
+    """Ignore `SIGNALS` in the block: a second Ctrl-C during the clean-up would leave processes behind."""
+    # Python lets only the main thread change signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -366,19 +360,13 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _obituary(who: str, process: Process) -> str:
-    """Return an error message: the process ended or did not come up. The end of its log follows."""
+    """Return an error message with the end of the process's log."""
     state = "did not come up" if process.returncode is None else f"ended with code {process.returncode}"
     return f"{who} {state}; the end of {process.log}:\n{process.tail()}"
 
 
 class _OfflineNodes:
-    """Reads from the SuperLink's log which nodes are offline.
-
-    Parameters
-    ----------
-    log : Path
-        The SuperLink's log. The file need not exist yet.
-    """
+    """Reads from the SuperLink's log which nodes are offline. The log need not exist yet."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -386,11 +374,7 @@ class _OfflineNodes:
         self._since: dict[int | None, float] = {}
 
     def since(self) -> dict[int | None, float]:
-        """Return the nodes that are offline now, by node id.
-
-        The value is the time at which this object read in the log that the node is offline
-        (time.monotonic(), s).
-        """
+        """Return, for each offline node, when its departure was read in the log (time.monotonic(), s)."""
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -405,7 +389,7 @@ class _OfflineNodes:
 
 
 def _node_of(process: Process) -> int | None:
-    """Return the node id that a SuperNode printed last, None before it is online."""
+    """Return the node id that a SuperNode printed last; None before the node is online."""
     found = re.findall(r"SuperNode ID: (\d+)", process.log.read_text(errors="replace"))
     return int(found[-1]) if found else None
 

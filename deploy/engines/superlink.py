@@ -32,7 +32,7 @@ STOPPED = "finished:stopped"  # Flower's status of a run that was stopped with `
 UNKNOWN = "Run ID not found"  # Flower's message for a run that the SuperLink does not have
 
 
-class SuperLink:
+class RunningSuperLink:
     """Submits runs to a SuperLink and prints the logs of their ServerApps.
 
     Parameters
@@ -111,10 +111,7 @@ class SuperLink:
         return []
 
     def result(self, run_id: str) -> str | None:
-        """Return the SuperLink's description of how a run ended.
-
-        The result is "" while the run goes on, and None if the SuperLink does not answer.
-        """
+        """Return how a run ended, "" while the run goes on, or None if the SuperLink does not answer."""
         answer = self.flwr("list", self.connection, "--run-id", run_id)
         for run in answer.get("runs", ()):
             status = str(run["status"])
@@ -135,7 +132,7 @@ class SuperLink:
 class SubmittedRun:
     """A run on a SuperLink. Each read of `over` prints the new lines of the run's log."""
 
-    def __init__(self, superlink: SuperLink, run_id: str) -> None:
+    def __init__(self, superlink: RunningSuperLink, run_id: str) -> None:
         self.run_id = run_id
         self.last_words = "the SuperLink has not reported how the run ended"
         self._superlink = superlink
@@ -153,7 +150,7 @@ class SubmittedRun:
         # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
         streaming = self._stream.is_open
         for number, line in self._stream.new_lines():
-            if number > self._printed:  # a line up to this number came with an earlier stream
+            if number > self._printed:  # earlier streams brought the lines up to this number
                 print(printable(_COLOUR.sub("", line), None, keep="\t"), flush=True)
                 self._printed = number
         if streaming:
@@ -166,8 +163,8 @@ class SubmittedRun:
         self._next_question = time.monotonic() + RETRY
         result = self._superlink.result(self.run_id)
         if result is not None:
-            # Open one more stream. A restart of the SuperLink breaks a stream off. At the end of a run, the
-            # SuperLink ends the stream, although lines may have come since the stream last looked for lines.
+            # Open one more stream, since lines may be missing: a restart of the SuperLink breaks a stream
+            # off, and at the end of a run the SuperLink may close the stream before the last lines.
             self._has_ended, self.last_words = bool(result), result or self.last_words
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)

@@ -15,9 +15,9 @@ _SHIPPED = CODE / "deploy" / "app.toml"  # the wheel's copy of pyproject.toml; a
 def app_folder() -> Path:
     """Return the folder of the app.
 
-    If the code runs from a clone, the app's folder is the clone. If the wheel was installed, the code lies in
-    site-packages beside all other packages. The app is then copied to a temporary folder, which is removed
-    when this process ends.
+    If the code runs from a clone, this is the clone. If the wheel was installed, the code lies in
+    site-packages beside all other packages, so the app is copied to a temporary folder, which is removed when
+    this process ends.
     """
     return Path(_assembled().name) if _SHIPPED.is_file() else CODE
 

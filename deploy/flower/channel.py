@@ -68,8 +68,8 @@ class Channel:
     def when_free(self, call: Callable[[], object]) -> None:
         """Call a function now; if this thread waits for an answer, call the function after the answer.
 
-        A signal handler needs this, because a handler that waited for the channel would wait for itself, and
-        a handler that raised an error would leave the answer for the next request.
+        For signal handlers. A handler that used the channel during the wait would block for ever. A handler
+        that raised an error during the wait would leave the answer for the next request.
         """
         if self._asking == threading.get_ident():
             self._afterwards.append(call)
@@ -78,14 +78,14 @@ class Channel:
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
-    """Answer the requests that arrive at `end`, until the other process closes its socket; then close `end`.
+    """Answer the requests that arrive at `end` until the other process closes its socket. Then close `end`.
 
     Parameters
     ----------
     end : socket.socket
         The other socket of the pair that a `Channel` uses.
     answer : Callable[[str, bytes], bytes | None]
-        Returns the answer to a method's name and a content. None means that there is no answer.
+        Returns the answer to a method's name and a content, or None if there is no answer.
     """
     with end, contextlib.suppress(OSError, EOFError):
         while True:

@@ -34,9 +34,9 @@ def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:
     command : Sequence[str]
         The program and its arguments.
     installed : bool
-        Whether this project is installed in the environment of this Python. If it is not, Python imports this
-        project from the working directory. If it is, Python does not import from the working directory, which
-        may hold a folder `deploy` of another project. (default: installed)
+        Whether this project is installed in the environment of this Python. If not, Python imports it from
+        the working directory. Otherwise Python does not import from the working directory, which may hold
+        another project's folder `deploy`. (default: installed)
     """
     return [*python("-m", LAUNCHER, installed=installed), *command]
 
@@ -85,8 +85,7 @@ def superlink(
 def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
     """Return the environment variables that make a SuperLink's control API demand a secret.
 
-    With these variables, a SuperLink that runs without the guard of its control API
-    (`deploy.flower.patches.guards.local_apis`) ends at once.
+    With these variables, a SuperLink without `deploy.flower.patches.guards.local_apis` ends at once.
 
     Parameters
     ----------

@@ -1,8 +1,4 @@
-"""Ends a SuperLink whose database is corrupt, and moves the database aside before the next start.
-
-A running SuperLink ends when it finds its database corrupt. Before each start of the SuperLink, its
-supervisor moves a corrupt database aside.
-"""
+"""Ends a SuperLink whose database is corrupt, and moves the database aside before the next start."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = 2.0  # seconds to wait until a lock on the database is released
 ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database
 EXIT_CODE = 65  # the exit code of a SuperLink whose database is corrupt (EX_DATAERR)
-_ends: list[Iterator[int]] = []  # holds a counter of errors once `end_if_corrupt` was called
+_ends: list[Iterator[int]] = []  # holds a counter of errors after a call of `end_if_corrupt`
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -40,10 +36,9 @@ def is_corrupt(database: Path) -> bool:
 
 
 def end_if_corrupt() -> None:
-    """Make this process, a SuperLink, end when its database is corrupt.
+    """End this process, a SuperLink, once SQLite has reported `ERRORS` times that the database is corrupt.
 
-    The process ends when SQLite has reported `ERRORS` times that the database is corrupt. A stock SuperLink
-    would keep running and answer every request with an error.
+    A stock SuperLink would keep running and answer every request with an error.
     """
     sql = importlib.import_module("sqlalchemy")
 

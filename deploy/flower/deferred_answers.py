@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Later:
-    """The answer to a request that waits for an event, or until its time is over.
+    """The answer to a request: due after an event, or at a given time at the latest.
 
     Parameters
     ----------
     until : float
-        When the time is over (time.monotonic(), s).
+        The given time (time.monotonic(), s).
     answer : Callable[[], Any]
-        Called once, after the event or when the time is over. Returns the answer, or another `Later` if the
+        Called once, after the event or at the given time. Returns the answer, or another `Later` if the
         request waits on.
     """
 
@@ -112,7 +112,7 @@ class Later:
 class _Alarms:
     """Calls functions at given times, all in one thread. The functions must return at once.
 
-    The functions are in lists. Emptying a list cancels its calls, and releases its functions.
+    A function is cancelled and released by emptying the list that holds the function.
     """
 
     def __init__(self) -> None:

@@ -210,9 +210,9 @@ _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
 def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[str, str]:
     """Return an environment in which Flower's programs write into two folders only and send no telemetry.
 
-    In this environment, connections on this machine use no proxy, and a process uses one thread for numerical
-    work unless OMP_NUM_THREADS is set. Variables that force colours are left out, since the colours would be
-    inside the JSON that `flwr` prints; Jupyter sets them. All others are copied from this process.
+    Connections on this machine use no proxy. A process uses one thread for numerical work unless
+    OMP_NUM_THREADS is set. Variables that force colours, as Jupyter sets them, are left out, because colours
+    would spoil the JSON that `flwr` prints. All other variables are copied from this process.
 
     Parameters
     ----------

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
-_REMEMBERED = 1000  # the most exit codes that are kept
+_MOST_CODES = 1000  # the most exit codes that are kept
 _REPORT_TIME = 1.0  # seconds that a live server may take to report the end of a process
 
 
 class Gone(Exception):  # noqa: N818
-    """The fork server has ended. It may or may not have started the last requested process."""
+    """The fork server has ended. The last requested process may or may not have started."""
 
 
 class ForkServer:
@@ -90,9 +90,8 @@ class ForkServer:
             The file descriptor of a socket that the new process inherits. In the new process, the environment
             variable `CHANNEL` holds the number of the inherited descriptor. (default: no socket)
         shared : str | None
-            A name. If a process with this name runs already, the server starts no new process. Instead, it
-            sends `channel`, which is required, over the socket of the process's environment variable
-            `CHANNELS`. (default: start a process)
+            A name for the process; it requires a `channel`. If a process with this name runs already, the
+            server starts none, and sends `channel` to that process (see `CHANNELS`). (default: no name)
 
         Raises
         ------
@@ -152,7 +151,7 @@ class ForkServer:
     def _note(self, answer: dict[str, int]) -> None:
         if "code" in answer:  # an answer without a code is for a request whose caller was interrupted
             self._codes[answer["pid"]] = answer["code"]
-            while len(self._codes) > _REMEMBERED:  # nobody asks for the codes of most processes
+            while len(self._codes) > _MOST_CODES:  # nobody asks for the codes of most processes
                 del self._codes[next(iter(self._codes))]
 
     def _next_answer(self, flags: int = 0) -> dict[str, int]:
@@ -171,10 +170,7 @@ class ForkServer:
         return answer
 
     def close(self) -> None:
-        """Close the connection. Processes that were started go on.
-
-        A server that listens in a folder goes on too. A server that serves this connection alone ends.
-        """
+        """Close the connection. A server that serves this connection alone ends; started processes go on."""
         self._socket.close()
         if self._child is not None:
             with contextlib.suppress(ChildProcessError):
@@ -189,9 +185,8 @@ def fork_server_command(module: str, where: Path | int, names: Iterable[str]) ->
     module : str
         The module whose function `commands` returns the functions that run the programs.
     where : Path | int
-        Either a folder, in which the server listens for connections until the server's process is ended, or
-        the number of an inherited file descriptor. Its socket is then the server's only connection, and the
-        server ends when this connection is closed.
+        Either a folder, in which the server listens for connections until its process is ended, or the
+        inherited file descriptor of its only connection. The server then ends when this connection is closed.
     names : Iterable[str]
         The programs that the server runs.
     """
@@ -218,8 +213,7 @@ def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
     """Fork a fork server from this process. It serves this process alone, and ends with this process.
 
     The server shares the memory of all modules that this process has imported. This function returns only in
-    this process. The server and its children exit after their work. Call this function before this process
-    starts other threads.
+    this process. Call it before this process starts other threads.
 
     Parameters
     ----------
@@ -232,8 +226,7 @@ def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
     child = os.fork()
     if child == 0:
         ours.close()
-        # Ctrl-C in a terminal reaches the server too. The server ignores it and ends with the process that
-        # forked the server.
+        # Ctrl-C in a terminal reaches the server too. The server ends with the process that forked it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         server.run(server.Server(commands, connection=its))
     its.close()

@@ -1,14 +1,13 @@
 """The fork server: a process that has imported Flower and forks children, which need not import it again.
 
-In stock Flower, a SuperNode starts a process `flwr-clientapp` for every message. Each process spends over a
-second of CPU time on importing Flower. With ten clients on two cores, these imports are most of the machine's
-work. A fork server instead forks a child, which begins to run the command after a few milliseconds. Every
-child is a new process with its own arguments, environment, working directory and output, and keeps nothing
-from earlier children. When an app in a child imports a library of `LEARNED`, the server imports that library
-too, for later children.
+In stock Flower, a SuperNode starts a process `flwr-clientapp` for every message, and each process spends over
+a second of CPU time on importing Flower. A forked child begins to run its command after a few milliseconds.
+Each child has its own arguments, environment, working directory and output, and keeps nothing from earlier
+children. When an app in a child imports a library of `LEARNED`, the server imports that library too, for
+later children.
 
-This file runs as a script, so it has no import statements for modules of this project. `_main` imports the
-module that its first argument names. Other programs use the fork server through `deploy.flower.fork_client`.
+This file runs as a script, so it does not import this project at its top. Other programs use the fork server
+through `deploy.flower.fork_client`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 
     Commands = Mapping[str, Callable[[], Any]]
 
-# Modules that Flower and apps import only while they run. The app's own modules are not among them, because a
-# child imports these from the app's bundle (FAB).
+# Modules that Flower and apps import only while they run
 PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")
 # Libraries that the server imports after an app has imported them. They are large and widely used, and a
 # process that has imported them can safely fork.
@@ -44,8 +42,8 @@ SOCKET = "fork-server.socket"
 # The environment variable with the descriptor of a child's channel: a socket between the child and its
 # requester.
 CHANNEL = "COHORT_CHANNEL"
-# If several requesters share a child: the environment variable with the descriptor of a socket, over which
-# the server sends the child the channels of later requesters.
+# Set only in a child that several requesters share: the environment variable with the descriptor of a socket.
+# Over this socket, the server sends the child the channels of later requesters.
 CHANNELS = "COHORT_CHANNELS"
 _LONGEST = 1 << 20  # the most bytes that a request, or a child's note of its imports, may have
 
@@ -111,8 +109,7 @@ class Server:
     folder : str | None
         The folder whose socket `SOCKET` accepts connections. (default: the server accepts no connections)
     connection : socket.socket | None
-        A connection that the server serves from its start. If `folder` is None, the server ends when this
-        connection and those that came over `channels` are closed. (default: none)
+        A connection that the server serves from its start. (default: none)
     channels : socket.socket | None
         A socket over which further connections come. (default: none come)
     welcome : bytes
@@ -268,8 +265,7 @@ class Server:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if request["own_session"]:
             os.setsid()
-        # This comes after `setsid`: once the requester knows the process id, it may signal the process group
-        # that has the id as its number.
+        # After `setsid`: once the requester knows the process id, it may signal the process group of this id.
         requester.send(pid=os.getpid(), number=request["number"])
         channel = requester.descriptors.pop() if len(requester.descriptors) > 2 else None
         for target, descriptor in enumerate(requester.descriptors, start=1):
@@ -323,10 +319,7 @@ def _learned(names: Iterable[str]) -> set[str]:
 
 
 def run(server: Server) -> NoReturn:
-    """Let a server answer requests until its end, then exit.
-
-    In a child of the server, run the child's command, then exit.
-    """
+    """Let a server answer requests until its end, then exit. In a child, run its command, then exit."""
     command = server.serve()
     if command is None:
         sys.exit(0)
@@ -344,7 +337,7 @@ def run(server: Server) -> NoReturn:
 def _new_modules(last: str) -> list[str]:
     """Return the names of the modules that were imported after module `last`.
 
-    To look at all names would write to the reference count of each, and so copy much of the shared memory.
+    Reading all names would write to their reference counts, and so copy much of the shared memory.
     """
     new = []
     for name in reversed(sys.modules):
@@ -357,15 +350,8 @@ def _new_modules(last: str) -> list[str]:
 def _leave(code: int, last: str) -> None:
     """End a child as Python would, but do not free the objects that the child shares with the server.
 
-    Freeing these objects would copy nearly all of the shared memory, which is 80 MB. In a child that does
-    little, this copying would take two thirds of the child's time.
-
-    Parameters
-    ----------
-    code : int
-        The exit code.
-    last : str
-        The name of the module that the server had imported last before the fork.
+    Freeing these objects would copy nearly all of the shared memory (80 MB). `last` names the module that the
+    server had imported last before the fork.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
     atexit._run_exitfuncs()
@@ -384,8 +370,7 @@ def _leave(code: int, last: str) -> None:
 
 def _main(module: str, where: str, *names: str) -> None:
     if where.isdigit():
-        # Ctrl-C in a terminal reaches the server too. The server ignores it and ends with the process that
-        # started the server.
+        # Ctrl-C in a terminal reaches the server too. The server ends with the process that started it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     commands = importlib.import_module(module).commands(names)

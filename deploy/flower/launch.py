@@ -3,11 +3,11 @@
 ``python -m deploy.flower.launch PROGRAM ARGUMENTS`` runs PROGRAM, one of `LAUNCHED`, such as
 `flower-supernode`.
 
-Some of a program's patches are its guards, which protect it. The other patches make the program faster and
-more robust. If these other patches cannot be applied (on Windows, or because Flower lacks a name that they
-use), this module logs a warning and runs the program with its guards alone. If the guards cannot be applied
-(because Flower has another version or lacks a name that the guards use), the program does not start. So
-with another version of Flower, only those programs run that need no guards.
+A program's guards protect it; its other patches make it faster and more robust. Patches can be applied only
+to the version of Flower for which they were written, and only if Flower has all names that they use.
+
+- If the guards of a program cannot be applied, the program does not start.
+- If the other patches cannot be applied, or on Windows, the program logs a warning and runs without them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,16 @@ if TYPE_CHECKING:
 
 
 class _Program(NamedTuple):
-    """How one of Flower's programs is patched.
-
-    Names of Flower have the form MODULE:ATTRIBUTE.
-    """
+    """How one of Flower's programs is patched. Names of Flower have the form MODULE:ATTRIBUTE."""
 
     patch: Callable[[], None]
     """Applies all patches of the program except its guards."""
     used: tuple[str, ...]
-    """The names of Flower that `patch` uses. If Flower lacks one of them, `patch` is not applied."""
+    """The names of Flower that `patch` uses."""
     starts: tuple[str, ...] = ()
     """The programs that this program starts."""
     guards: tuple[Callable[[], None], ...] = ()
-    """Functions that apply the guards. Without its guards the program does not start."""
+    """Functions that apply the guards."""
     guards_use: tuple[str, ...] = ()
     """The names of Flower that the guards use."""
 
@@ -81,10 +78,7 @@ LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts or
 
 
 def unsupported(names: Iterable[str]) -> str | None:
-    """Return why the patches other than the guards cannot be applied to these programs, or None if they can.
-
-    The check imports the modules of Flower that the patches use.
-    """
+    """Return why patches other than guards cannot be applied to these programs, or None if they can."""
     if sys.platform == "win32":
         return "Windows cannot fork processes"
     return _differs(used for name in names for used in PROGRAMS[name].used)
@@ -109,10 +103,7 @@ def _differs(uses: Iterable[str]) -> str | None:
 
 
 def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
-    """Return, under the name of each of these programs, a function that runs the program with its patches.
-
-    The call imports the programs, and the modules of Flower that their patches use.
-    """
+    """Import programs. Return, under the name of each, a function that runs the program with its patches."""
     names = list(names)
     scripts = entry_points(group="console_scripts")
     programs: dict[str, Callable[[], Any]] = {
@@ -143,7 +134,7 @@ def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
 
 
 def main(arguments: Sequence[str]) -> Any:
-    """Run one of Flower's programs, see the module's docstring. The first argument is its name."""
+    """Run one of Flower's programs. The first argument is its name, the others are its own arguments."""
     if not arguments or arguments[0] not in LAUNCHED:
         raise SystemExit(f"usage: python -m {LAUNCHER} {{{','.join(LAUNCHED)}}} ARGUMENTS")
     name = arguments[0]

@@ -1,8 +1,8 @@
 """A server's registered clients and invitations, each in a file. All programs of the server use these files.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
-before the invitation expires (`deploy.flower.patches.guards.enrolment`). The server stores only a hash of the
-token.
+before the invitation expires (`deploy.flower.patches.guards.enrolment_requests`). The server stores only a
+hash of the token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DAY = 86_400.0  # s
 
 
-class Refused(Exception):  # noqa: N818
+class RegistrationRefused(Exception):  # noqa: N818
     """An invitation or a key is not accepted. The message says why."""
 
 
@@ -104,7 +104,14 @@ class Registry:
                 if node != str(client["node-id"]):
                     with replacing(file) as opened:
                         opened.write(json.dumps({**client, "node-id": node}, indent=1).encode())
-            except (OSError, ValueError, TypeError, KeyError, UnsupportedAlgorithm, Refused) as error:
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+                KeyError,
+                UnsupportedAlgorithm,
+                RegistrationRefused,
+            ) as error:
                 failed[file.stem] = f"{type(error).__name__}: {error}"
         return failed
 
@@ -132,9 +139,8 @@ class Registry:
     def knows(self, token: str) -> bool:
         """Tell whether this is the token of an invitation that a device may show now.
 
-        The token of an unused invitation may be shown until the invitation expires. The token of a used
-        invitation may be shown for a day after its use, so that a device that missed the answer can repeat
-        its request.
+        An unused invitation may be shown until it expires. A used one may be shown for a day after its use,
+        so that a device that missed the answer can repeat its request.
         """
         try:
             invitation = json.loads(self._file(token).read_text())
@@ -162,25 +168,25 @@ class Registry:
         ------
         Refused
             If no invitation has this token, the invitation has expired, another device has used it, or its
-            client is registered already. `register` may raise Refused too.
+            client is registered already. `register` may raise RegistrationRefused too.
         """
         file = self._file(token)
         with self._alone():
             try:
                 invitation = json.loads(file.read_text())
             except FileNotFoundError:
-                raise Refused("the invitation was withdrawn, or is another server's") from None
+                raise RegistrationRefused("the invitation was withdrawn, or is another server's") from None
             name = str(invitation["name"])
             if invitation["key"] is None:
                 if time.time() > invitation["expires"]:
-                    raise Refused("the invitation has expired; ask for a new one")
+                    raise RegistrationRefused("the invitation has expired; ask for a new one")
                 if self.client(name).exists():
-                    raise Refused(f"{name} is registered already")
+                    raise RegistrationRefused(f"{name} is registered already")
                 # The use is noted before the key is registered: even if the SuperLink crashes in between, no
                 # other device can use the invitation.
                 self._write(file, {**invitation, "key": key, "used": time.time()})
             elif invitation["key"] != key:
-                raise Refused(
+                raise RegistrationRefused(
                     f"another device has used the invitation; unless that is yours, {name} must be revoked"
                 )
             self.record(name, register(name, key), key)

@@ -51,8 +51,6 @@ def run_command(
 def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> str:
     """Return the SHA-256 hash, in hexadecimal, of the bundle (FAB) that Flower builds from an app.
 
-    The hash depends only on the files in the bundle.
-
     Parameters
     ----------
     app : Path
@@ -86,9 +84,8 @@ def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> s
 def copy_app(app: Path, target: Path, leave_out: Path) -> None:
     """Copy the files that Flower may bundle.
 
-    Flower examines every file below the app's folder, also files that it leaves out of the bundle. If a
-    virtual environment lies in the folder, this examination takes several seconds per run. The copy holds no
-    such files.
+    In the app's own folder, Flower would examine every file, also those of a virtual environment, for several
+    seconds in each run.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from rich.console import Console
 from deploy.device.device_folder import default_folder
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SubmittedRun, SuperLink
+from deploy.engines.superlink import RunningSuperLink, SubmittedRun
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
@@ -135,7 +135,7 @@ def up(
 
 
 def _serve(this: Server, page_port: int | None) -> None:
-    """Run a server until Ctrl-C, with the live page on a port if one is given."""
+    """Run a server until Ctrl-C, with the live page if its port is given."""
     if not wait_until(lambda: not processes_with(MARK, str(this.folder)), RECLAIM_TIMEOUT):
         raise ServerError(f"dir = {this.folder}: the server of this folder is running already")
     for name, each in (("port", this.port), ("control-port", this.control_port)):
@@ -407,8 +407,8 @@ def run(
     typer.echo(f"figure:             cohort plot {trial.folder}")
 
 
-class _SuperLink(SuperLink):
-    """The server's SuperLink. Each run's folder gets Flower's id of the run, with which `stop` stops it."""
+class _SuperLink(RunningSuperLink):
+    """The server's SuperLink. It writes Flower's id of each run into the run's folder, for `stop`."""
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
         submitted = super().submit(run_config, name)
@@ -417,8 +417,8 @@ class _SuperLink(SuperLink):
         return submitted
 
 
-def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
-    """Return a message for the operator: the run goes on, and how to stop it."""
+def _how_to_stop(server: Server, superlink: RunningSuperLink, trial: Trial) -> str:
+    """Return a message that says that the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"
     command = f"cohort server stop {superlink.runs[-1].run_id}{_dir_option(server)}"

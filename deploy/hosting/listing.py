@@ -24,9 +24,9 @@ class Share:
     selected: int = 0
     """Rounds in which the client was selected."""
     used: int = 0
-    """Rounds in which its update was used."""
+    """Rounds in which the client's update was used."""
     contribution: float = 0.0
-    """Its share of the total weight of all used updates, 0 to 1."""
+    """The client's share of the total weight of all used updates, 0 to 1."""
 
 
 def shares(history: RunHistory) -> dict[str, Share]:
@@ -74,7 +74,7 @@ def describe(run: RunHistory) -> dict[str, Any]:
 
 
 def state_of(run: RunHistory) -> str:
-    """Return "running", "interrupted", "finished", "stopped" or "failed" for a run that was read."""
+    """Return "running", "interrupted", "finished", "stopped" or "failed" (after `RunHistory.read`)."""
     if run.end is not None:
         return "finished" if run.finished else "stopped" if run.stopped else "failed"
     claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()

@@ -1,4 +1,4 @@
-"""Runs the programs of a server for devices, and starts them again when they end."""
+"""Runs the SuperLink and the executor of a server for devices, and starts them again when they end."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT = 120.0  # s that the SuperLink may take to start
-# A program that has ended is started again: after SOON s if it ran for more than SETTLED s, otherwise after
-# LATER s.
+# Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
 LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
 WORK = (
@@ -83,7 +82,7 @@ class _Program(Supervisor):
         self._thread.start()
 
     def end(self) -> None:
-        """Wait until the program has ended. Call `stop` before."""
+        """Wait until the program has ended. Call `stop` first."""
         if self._thread.ident is not None:
             self._thread.join()
         self._file.close()
@@ -100,8 +99,8 @@ class _Program(Supervisor):
         return self._work
 
     def output(self) -> int:
-        # The output is a file and not a pipe, because ServerApps survive the end of the program that started
-        # them, and still print to its output.
+        # A file and not a pipe, because ServerApps survive the program that started them, and still print to
+        # its output.
         return self._file.fileno()
 
     def started(self, program: subprocess.Popen[bytes]) -> None:
@@ -109,7 +108,7 @@ class _Program(Supervisor):
         self.starts += 1
 
     def check(self) -> bool:
-        """Move the log to LOG.1 if it is longer than `LOG_BYTES`. Return True: the program goes on."""
+        """Move the log to LOG.1 if it is longer than `LOG_BYTES`. Return True."""
         with contextlib.suppress(OSError):  # such as no space for the copy
             if self.log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
@@ -117,10 +116,7 @@ class _Program(Supervisor):
         return True
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the program's whole process group, but only if the server stops.
-
-        When the program is only started again, its ServerApps go on.
-        """
+        """Kill the program's process group, but only if the server stops: else its ServerApps go on."""
         if self.stopping:
             super().clean_up(program)
 
@@ -161,8 +157,8 @@ class Programs:
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
         logs = server.folder / "logs"
         self._server = server
-        # The mark lets the watchdog find and end all programs of a server that was killed. Without the
-        # watchdog, these programs would go on and occupy the server's ports.
+        # By the mark, the watchdog finds and ends all programs of a server that was killed. Otherwise these
+        # programs would occupy the server's ports.
         self._marked = MarkedProcesses(MARK, str(server.folder), server.folder / "tmp")
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
@@ -185,7 +181,7 @@ class Programs:
             self._marked.watch(self._watchdog_log, self._environment)
             self._superlink.start()
 
-            def over() -> bool:  # the control API is the last part of the SuperLink to answer
+            def over() -> bool:  # the control API answers after all other parts of the SuperLink
                 return self._superlink.failures > 0 or serves(
                     self._server.control_port, self._server.authority
                 )

@@ -130,7 +130,7 @@ class Server:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
 
     def save(self) -> str | None:
-        """Write the server's settings, and its other files that are missing or out of date.
+        """Write the server's settings, and those other files that are missing or out of date.
 
         Returns
         -------
@@ -183,7 +183,7 @@ class Server:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep others from starting this server inside a `with` block.
+        """Keep other processes from starting this server inside a `with` block.
 
         Raises
         ------
@@ -427,10 +427,13 @@ class Server:
     def nodes(self) -> list[Node]:
         """Return the clients and nodes of this server.
 
-        First come the registered clients, with the state that the SuperLink reports: registered, online or
-        offline. The state is "unknown" if the SuperLink does not list the client. Then come the invited
-        clients, with the time at which their invitation expires. Last come nodes of the SuperLink that are
-        not registered in this folder, under the name `STRANGER` and their node id.
+        The order is:
+
+        - the registered clients, with the state that the SuperLink reports: registered, online or offline;
+          "unknown" if the SuperLink does not list the client;
+        - the invited clients, with the time at which their invitation expires;
+        - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
+          node id.
 
         Raises
         ------
@@ -461,7 +464,7 @@ class Server:
         Raises
         ------
         ServerError
-            If the SuperLink does not run, or refuses: it does not know the run, or the run has ended.
+            If the SuperLink does not run or does not know the run, or if the run has ended.
         """
         self.flwr("stop", flower_run)
 
@@ -479,7 +482,7 @@ class Node:
 
 
 def _keep(file: Path, secret: bytes) -> None:
-    """Write a secret if its file is missing, or empty because the power failed while it was written."""
+    """Write a secret if its file is missing, or empty because of a power failure."""
     if not file.exists() or not file.stat().st_size:
         file.unlink(missing_ok=True)
         certificates.write_private(file, secret)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PORT = 9464  # the usual port of Prometheus exporters that belong to an application
 MOST = 64  # the most open connections; a further one closes the oldest
-PATIENCE = 5.0  # s from the first byte of a connection to its last
+PATIENCE = 5.0  # s that a connection may last
 LARGEST = 8192  # bytes of a request
 PLAIN = "text/plain; charset=utf-8"
 
@@ -152,7 +152,7 @@ class Endpoint:
                 writer.write(self._answer(request))
                 await writer.drain()
                 writer.write_eof()
-                await reader.read(1)  # until the other side has closed, so that it gets the whole answer
+                await reader.read(1)  # wait for the other side to close, so that the whole answer arrives
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # too slow, too long or gone
         finally:

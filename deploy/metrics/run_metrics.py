@@ -43,14 +43,14 @@ _COUNTERS = (
 class Runs:
     """The runs below a folder.
 
-    A run's name is the path of its folder below this folder. Of the histories that exist before the first
-    call of `step`, the newest gets samples at once, and each other one when a line is added to it. The
-    counters of all these histories begin with 0.
+    A run's name is the path of its folder below this folder. Of the histories that exist at the first `step`,
+    the newest has samples at once, and each other one has samples once a line is added to it. The counters of
+    all these histories begin with 0.
 
     Parameters
     ----------
     folder : Path
-        Histories are looked for in this folder's subfolders, and in theirs.
+        Histories are looked for one and two levels below this folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,7 +127,7 @@ class _Run:
         # A resume replaces the file, and then all its lines are read again. A line counts as new if it is a
         # start with a higher number than `_starts`, a round after such a start, or a round after `_counted`.
         self._starts, self._counted = 0, -1
-        self._start, self._is_new = 0, False  # the place in the file
+        self._start, self._is_new = 0, False  # the number of the last start read; whether it is new
 
     def step(self) -> None:
         for _ in range(PARTS):

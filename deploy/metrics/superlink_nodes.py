@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STATES = ("registered", "online", "offline")
-"""Nodes in these states are counted. A node in the state "registered" has never been online."""
+"""The states that are counted. A node in the state "registered" has never been online."""
 _MEDIA_TYPE = "application/protobuf"
 _LARGEST = 1 << 26  # bytes of an answer
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from deploy.page.http_server import end_with_parent, listening, serve, step_back
-from deploy.page.run_sources import Shelf
+from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import TOKEN
 
 
@@ -22,8 +22,8 @@ def main() -> int:
         print(f"port = {port}: {error.strerror}", file=sys.stderr)
         return 1
     end_with_parent()
-    shelf = Shelf(folder, wait=True)
-    serve(shelf, token, listener, lambda: print(listener.getsockname()[1], flush=True))
+    sources = RunSources(folder, wait=True)
+    serve(sources, token, listener, lambda: print(listener.getsockname()[1], flush=True))
     return 0
 
 

@@ -55,10 +55,10 @@ def page(
 ) -> None:
     """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. The run is not changed."""
     from deploy.page.http_server import listening, serve, step_back
-    from deploy.page.run_sources import NothingThereError, Shelf
+    from deploy.page.run_sources import NothingThereError, RunSources
 
     try:
-        shelf, listener = Shelf(run_folder(run)), listening(port or 0)
+        sources, listener = RunSources(run_folder(run)), listening(port or 0)
     except (NothingThereError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -69,5 +69,5 @@ def page(
     where = listener.getsockname()[1]
     step_back()
     serve(
-        shelf, token, listener, lambda: typer.echo(f"open {address(where, token)}   (Ctrl-C ends the page)")
+        sources, token, listener, lambda: typer.echo(f"open {address(where, token)}   (Ctrl-C ends the page)")
     )

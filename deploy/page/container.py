@@ -8,7 +8,7 @@ from deploy.container import PAGE, READY, RESULTS, STATE
 from deploy.container.supervisor import say
 from deploy.hosting.server import PAGE_PORT as PORT
 from deploy.page.http_server import listening, serve, step_back
-from deploy.page.run_sources import Shelf
+from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import kept_token
 
 
@@ -16,9 +16,9 @@ def main() -> int:
     """Serve the page until the container is stopped."""
     token = kept_token(PAGE / "secret")
     step_back()
-    shelf = Shelf(RESULTS, STATE / "superlink.db", wait=True)
+    sources = RunSources(RESULTS, STATE / "superlink.db", wait=True)
     with contextlib.closing(listening(PORT, "0.0.0.0")) as listener:
-        serve(shelf, token, listener, lambda: _ready(token))
+        serve(sources, token, listener, lambda: _ready(token))
     return 0
 
 

@@ -28,7 +28,7 @@ class Node:
     left: float  # seconds since 1970 of its last departure; 0 if it never left
 
     def is_online(self, now: float) -> bool:
-        """Return whether the node is online, as the SuperLink decides it."""
+        """Return whether the node is online, by the SuperLink's rule."""
         return self.status == "online" and self.online_until > now
 
     def seen(self, now: float) -> float | None:
@@ -53,7 +53,7 @@ class Database:
     """Reads the SuperLink's database file.
 
     A reader of a database in WAL mode delays no writer. If the file is missing, locked, corrupt or of another
-    version of Flower, nothing is known.
+    version of Flower, the methods return no data.
 
     Parameters
     ----------

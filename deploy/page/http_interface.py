@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deploy.page import views
-from deploy.page.run_sources import Run, Shelf
+from deploy.page.run_sources import Run, RunSources
 from deploy.page.trial_numbers import TrialNumbers
 
 if TYPE_CHECKING:
@@ -52,15 +52,7 @@ HEADERS = {
 
 
 class _Gate:
-    """Passes a request on only if it reads a path below the secret path. Other answers reveal nothing.
-
-    Parameters
-    ----------
-    app : ASGIApp
-        Receives the requests, without the secret.
-    token : str
-        The secret.
-    """
+    """Passes on only requests that read a path below the secret path. All other answers reveal nothing."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -92,12 +84,12 @@ class _Gate:
         await answer(scope, receive, with_headers)
 
 
-def page_app(shelf: Shelf, token: str) -> ASGIApp:
+def page_app(sources: RunSources, token: str) -> ASGIApp:
     """Return the page as an ASGI app.
 
     Parameters
     ----------
-    shelf : Shelf
+    sources : RunSources
         The runs to show.
     token : str
         The secret: all addresses of the page begin with it.
@@ -109,7 +101,7 @@ def page_app(shelf: Shelf, token: str) -> ASGIApp:
     """
     if not token:
         raise ValueError("token = '': must be a secret; without one, everybody could read the page")
-    page = _Page(shelf)
+    page = _Page(sources)
     routes = [Route(f"/{name}", _file(*FILES[name])) for name in FILES]
     routes += [Route(f"/data/{name}", page.answer(view)) for name, view in page.views.items()]
     app = Starlette(routes=routes)
@@ -127,8 +119,8 @@ def _file(name: str, kind: str) -> Callable[[Request], Any]:
 class _Page:
     """Answers requests for data. One request is answered at a time, outside the event loop."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, sources: RunSources) -> None:
+        self._sources = sources
         self._lock = threading.Lock()
         self.views: dict[str, Callable[[dict[str, str]], Any]] = {
             "state": self._state,
@@ -160,7 +152,7 @@ class _Page:
         return send
 
     def _run(self, query: dict[str, str]) -> Run:
-        run = self._shelf.run(query.get("run"))
+        run = self._sources.run(query.get("run"))
         if run is None:
             raise KeyError("run")
         return run
@@ -169,12 +161,12 @@ class _Page:
         return self._run(query).trials[query.get("trial", "")]
 
     def _state(self, query: dict[str, str]) -> Any:
-        run = self._shelf.run(query.get("run"))
-        nodes = self._shelf.nodes()
+        run = self._sources.run(query.get("run"))
+        nodes = self._sources.nodes()
         now = time.time()
         return {
-            "name": self._shelf.name,
-            "runs": self._shelf.runs(),
+            "name": self._sources.name,
+            "runs": self._sources.runs(),
             "run": run.folder.name if run else None,
             "complete": run is None or run.complete,
             "now": now,
@@ -186,13 +178,13 @@ class _Page:
             }
             if run
             else {},
-            "logs": list(self._shelf.logs(run)),
+            "logs": list(self._sources.logs(run)),
         }
 
     def _clients(self, query: dict[str, str]) -> Any:
         return views.clients_page(
             self._trial(query) if "trial" in query else TrialNumbers(),  # before a run, there are only nodes
-            self._shelf.nodes(),
+            self._sources.nodes(),
             sort=query.get("sort", "name"),
             descending=query.get("descending") == "1",
             find=query.get("find", "")[:200],
@@ -208,14 +200,14 @@ class _Page:
         found = views.timeline(run.trials[name], None if number < 0 else number)
         return {
             **found,
-            "now": views.under_way(run.trials[name], self._shelf.open_messages(folder), time.time()),
+            "now": views.under_way(run.trials[name], self._sources.open_messages(folder), time.time()),
         }
 
     def _log(self, query: dict[str, str]) -> Any:
         start = _whole(query, "start", -1)
-        run = self._shelf.run(query.get("run"))
+        run = self._sources.run(query.get("run"))
         try:
-            begin, end, lines = self._shelf.log(run, query.get("name", ""), None if start < 0 else start)
+            begin, end, lines = self._sources.log(run, query.get("name", ""), None if start < 0 else start)
         except OSError:
             return {"start": 0, "end": 0, "lines": []}
         return {"start": begin, "end": end, "lines": lines}

@@ -19,7 +19,7 @@ from deploy.processes.ports import LOOPBACK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deploy.page.run_sources import Shelf
+    from deploy.page.run_sources import RunSources
 
 CONNECTIONS = 64  # the most open connections; a further one closes the oldest
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
@@ -61,12 +61,12 @@ def listening(port: int, host: str = LOOPBACK) -> socket.socket:
     return found
 
 
-def serve(shelf: Shelf, token: str, listener: socket.socket, started: Callable[[], None]) -> None:
+def serve(sources: RunSources, token: str, listener: socket.socket, started: Callable[[], None]) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
     Parameters
     ----------
-    shelf : Shelf
+    sources : RunSources
         The runs to show.
     token : str
         The secret of the page's address.
@@ -76,7 +76,7 @@ def serve(shelf: Shelf, token: str, listener: socket.socket, started: Callable[[
         Called when the page can be opened.
     """
     config = uvicorn.Config(
-        page_app(shelf, token),
+        page_app(sources, token),
         http=_ShortConnection,
         ws="none",
         lifespan="off",
@@ -102,13 +102,13 @@ def serve(shelf: Shelf, token: str, listener: socket.socket, started: Callable[[
 
 
 def step_back() -> None:
-    """Let the processes of the run have the processor first."""
+    """Lower the priority of this process, so that the processes of the run go first."""
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
 
 
 def end_with_parent() -> None:
-    """End this process when its standard input is closed: then its parent has ended, even by SIGKILL."""
+    """End this process when its standard input closes: then its parent has ended, perhaps by SIGKILL."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(1024):

@@ -28,7 +28,7 @@ class PageProcess:
     Parameters
     ----------
     folder : Path
-        What the page shows, see `deploy.page.run_sources.Shelf`.
+        What the page shows, see `deploy.page.run_sources.RunSources`.
     token : str
         The secret of the page's address.
     port : int
@@ -54,7 +54,7 @@ class PageProcess:
         self._end()
 
     def check(self) -> None:
-        """Start the page again if it has ended, after a pause."""
+        """If the page has ended, start it again after a pause."""
         if self._process is None or self._process.poll() is None:
             return
         if not self._again:

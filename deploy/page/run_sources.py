@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SERVER = "server.json"  # the file that a server for devices has in its folder
 PORTION = 1 << 20  # bytes of a history that are read at once
-SPELL = 0.3  # seconds of one request that may go into reading
+LONGEST_READ = 0.3  # seconds of one request that may go into reading
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
-SERVERAPP = "ServerApp"  # the name of the log of the ServerApps
+SERVERAPP = "ServerApp"  # the name under which the log of the ServerApps is listed
 STALE = 2.0  # seconds for which the answers of the database are used again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -55,8 +55,8 @@ class Run:
         self._tails: dict[str, Tail] = {}
 
     def read(self) -> None:
-        """Read new lines of the histories, for at most about `SPELL` seconds."""
-        end = time.monotonic() + SPELL
+        """Read new lines of the histories, for at most about `LONGEST_READ` seconds."""
+        end = time.monotonic() + LONGEST_READ
         for name, path in self._histories():
             if name not in self._tails and len(self._tails) < TRIALS:
                 self._tails[name], self.trials[name] = Tail(path), TrialNumbers()
@@ -95,7 +95,7 @@ class Run:
         folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
         try:
             return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # a volume that this process may only read: a process that was killed is not noticed
+        except OSError:  # the folder is read-only for this process, which thus misses the death of a run
             return "running"
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
@@ -107,7 +107,7 @@ class Run:
             yield path.parent.name, path
 
 
-class Shelf:
+class RunSources:
     """The runs that the page can show: one run, or the runs in a folder, for example those of a server.
 
     Parameters
@@ -117,12 +117,12 @@ class Shelf:
     database : Path, optional
         The SuperLink's database (default: the one in the folder, if there is one).
     wait : bool (default: False)
-        Whether the runs may come later. False: a path without a run is refused.
+        Whether the path may hold no run yet.
 
     Raises
     ------
     NothingThereError
-        If there is no run at the path.
+        If there is no run at the path, unless ``wait``.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:

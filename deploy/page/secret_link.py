@@ -20,9 +20,9 @@ def new_token() -> str:
 
 
 def kept_token(file: Path) -> str:
-    """Return the secret for the page's address in a file. Make the file if it is missing or empty.
+    """Return the secret that the file holds, so that the page keeps its address when it is started again.
 
-    The address stays the same when the page is started again.
+    The file is made if it is missing or empty.
     """
     if not file.exists() or not file.stat().st_size:  # empty: the power failed while the file was written
         file.unlink(missing_ok=True)

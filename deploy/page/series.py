@@ -15,7 +15,7 @@ class Series:
     Parameters
     ----------
     most : int
-        The most bins, even. When they are full, each two neighbouring bins become one.
+        The largest number of bins, even. When all are in use, each two neighbouring bins become one.
     """
 
     def __init__(self, most: int = 512) -> None:
@@ -27,7 +27,7 @@ class Series:
         self._highs: list[float] = []
 
     def add(self, round: int, value: float | None) -> None:
-        """Enter the number of a round, counted from 0. Missing and infinite numbers are left out."""
+        """Enter the value of a round; rounds are numbered from 0. Values that are not finite are left out."""
         while round // self.width >= self._most:
             self._merge()
         at = round // self.width
@@ -80,7 +80,7 @@ class ClientCounts:
     Parameters
     ----------
     cells : int
-        About how many numbers are kept in memory.
+        About how many counts are kept in memory.
     """
 
     def __init__(self, cells: int = 1 << 23) -> None:
@@ -102,7 +102,7 @@ class ClientCounts:
             self._counts = np.concatenate([self._counts, room])
 
     def add(self, round: int, clients: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Count the events of a round, which is counted from 0. No client occurs twice."""
+        """Count the events of a round; rounds are numbered from 0, and ``clients`` are distinct."""
         most = int(min(256, max(32, self._cells // max(1, len(self._counts)))))
         while round // self.width >= most:
             odd = np.zeros((len(self._counts), self._counts.shape[1] % 2), dtype=np.uint16)

@@ -59,9 +59,8 @@ class TrialNumbers:
         self.group_series: dict[str, dict[str, Series]] = {}
         self.group_last: dict[str, dict[str, float | None]] = {}
         self.draws, self.missed = ClientCounts(), ClientCounts()
-        # `counts` and `seen` hold arrays (M,) over the clients. `counts`: how often a client was drawn and
-        # selected, how often its reply was used, unusable or clipped, and in how many rounds it was
-        # quarantined. `seen`: the last value of each number.
+        # Arrays (M,) over the clients. `counts`: draws, selections, and rounds in which the client's reply
+        # was used, unusable or clipped, or the client was quarantined. `seen`: the last value of each number.
         self.counts = {
             name: np.zeros(0, dtype=np.int64)
             for name in ("drawn", "selected", "used", "failed", "clipped", "quarantined")

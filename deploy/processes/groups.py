@@ -1,7 +1,4 @@
-"""Process groups: starting, finding and ending processes together with all their children.
-
-The watchdog (`deploy.processes.watchdog`) imports this file, so this file uses the standard library only.
-"""
+"""Process groups: starting, finding and ending processes together with all their children."""
 
 from __future__ import annotations
 
@@ -55,8 +52,8 @@ class Forks(Protocol):
 class Process:
     """A command that runs in a session of its own, with its output in a log file.
 
-    Ctrl-C in the terminal does not reach this session: the program that started the process decides when the
-    process ends. The process and its children also form one process group, so one signal can end them all.
+    Ctrl-C in the terminal does not reach this session. The process and its children also form one process
+    group, so one signal can end them all.
 
     Parameters
     ----------
@@ -92,7 +89,7 @@ class Process:
 
     @classmethod
     def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
-        """Let a fork server start the command. This process, too, gets a session of its own.
+        """Let a fork server start the command, in a session of its own.
 
         Raises
         ------
@@ -169,9 +166,9 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 def processes_with(variable: str, value: str) -> list[int]:
     """Return the ids of this user's processes whose environment has `variable` set to `value`.
 
-    Child processes inherit this mark, so the list includes processes that have left their group or lost their
-    parent. Processes of other users are left out, also for root, because any user can set this mark. The
-    function reads /proc: on systems other than Linux, the list is empty.
+    Child processes inherit this mark, even if they have left their group or lost their parent. Processes of
+    other users are left out, also for root, because any user can set this mark. The function reads /proc: on
+    systems other than Linux, the list is empty.
     """
     mark = os.fsencode(f"{variable}={value}")
     found = []

@@ -1,7 +1,4 @@
-"""Finds and ends processes by a mark in their environment.
-
-On Linux, the processes are ended even if the process that started them is killed.
-"""
+"""Finds and ends processes by a mark in their environment."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class MarkedProcesses:
         name : str
             The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
         number : signal.Signals
-            The signal that asks them.
+            The signal that asks them to end.
         grace : float
             Seconds that the processes may take to end. They are not killed.
         """
@@ -90,13 +87,13 @@ class MarkedProcesses:
         grace : float
             Seconds that each step may take.
         last : Iterable[Process]
-            The parents of `known` (the fork server). They end after `known`, whose exit codes they report.
-            (default: none)
+            The parents of `known`, such as the fork server. They end later, because they report the exit
+            codes of `known`. (default: none)
         """
         try:
             stop(known, grace, self.pids)
             stop(last, grace)
-            # Some processes of Flower are in other groups. They end by themselves once their parent is gone.
+            # Processes of Flower in other groups end by themselves once their parent is gone.
             wait_until(lambda: not self.pids(), grace)
         finally:
             for pid in self.pids():

@@ -1,4 +1,4 @@
-"""A secret for a Ray cluster that starts on this machine."""
+"""Makes the secret of a Ray cluster that starts on this machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def ray_token() -> dict[str, str]:
-    """Return environment variables for the processes of a new cluster: it then serves only these processes.
+    """Return environment variables for the processes of a new cluster, which then serves no other processes.
 
-    Ray 2.55 listens on all addresses of the machine, and by default demands no secret: whoever reaches its
-    ports can run programs as the user who started it.
+    By default, Ray 2.55 listens on all addresses of the machine and demands no secret: whoever reaches its
+    ports can run programs as the user who started Ray.
     """
     return {MODE: "token", TOKEN: secrets.token_hex(32)}

@@ -1,8 +1,4 @@
-"""The base class of all supervisors: it runs one program, and starts it again whenever it ends.
-
-On small devices a supervisor stays in memory beside the client. To take little memory, this file uses the
-standard library only.
-"""
+"""The base class of all supervisors: it runs one program, and starts it again whenever it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 AFTER_ERROR = 2.0  # s to wait after an error of `PASSING`, before the program is started again
-# Errors that pass by themselves: the disk is full or broken, or the system lacks memory, processes or files.
+# Temporary errors: the disk is full or broken, or the system lacks memory, processes or files.
 PASSING = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
     *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
@@ -35,13 +31,12 @@ _AFTER_OUTPUT = 0.05  # s between two checks whether a program has ended, once i
 class Supervisor(ABC):
     """Runs a program, and starts it again whenever it ends, until `stop` is called.
 
-    No process of the program is left behind. Subclasses define the command to run (`command`) and the pause
-    before the next start (`ended`); the other hooks are optional. All hooks are called in the thread of
-    `run`.
+    No process of the program is left behind. Subclasses must define the hooks `command` and `ended`. All
+    hooks are called in the thread of `run`.
     """
 
     grace = 5.0
-    """Seconds between asking the program to end (`ask`) and killing it (`clean_up`), if it does not end."""
+    """Seconds that the program has to end after `ask`, before `clean_up`."""
     look = 1.0
     """Seconds between two calls of `check`."""
 
@@ -61,7 +56,7 @@ class Supervisor(ABC):
     def ended(self, code: int | None) -> float:
         """Return how many seconds to wait before the next start.
 
-        Called whenever the program has ended, and whenever `may_start` has prevented a start.
+        Called after each end of the program, and each time that `may_start` has prevented a start.
 
         Parameters
         ----------
@@ -70,11 +65,11 @@ class Supervisor(ABC):
         """
 
     def environment(self) -> Mapping[str, str] | None:
-        """Return the program's environment; None if it inherits this process's environment."""
+        """Return the program's environment, or None for this process's environment."""
         return None
 
     def working_folder(self) -> Path | None:
-        """Return the program's working directory; None if it is this process's working directory."""
+        """Return the program's working directory, or None for this process's working directory."""
         return None
 
     def may_start(self) -> bool:
@@ -102,7 +97,7 @@ class Supervisor(ABC):
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
         """Kill what is left of the program: by default, send SIGKILL to its process group.
 
-        Called before the program is reaped, so no other process group can have the same id yet.
+        Called before the program is reaped, while no other process group can have the same id.
         """
         os.killpg(program.pid, signal.SIGKILL)
 
@@ -200,7 +195,7 @@ class Supervisor(ABC):
             self.line(unfinished)
 
     def _end(self, program: subprocess.Popen[bytes]) -> None:
-        """Ask the program to end, then kill it if necessary, together with its children."""
+        """Ask the program to end, wait up to `grace` seconds, then kill what is left, children included."""
         with contextlib.suppress(ProcessLookupError):
             if not _has_ended(program):
                 self.ask(program)
@@ -216,5 +211,5 @@ class Supervisor(ABC):
 
 
 def _has_ended(program: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a program has ended. Do not reap it: its process group must keep its id."""
+    """Tell whether a program has ended, without reaping it, so that its process group keeps its id."""
     return os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -22,8 +22,7 @@ def watchdog_command(variable: str, value: str, folder: Path) -> list[str]:
     """Return the command of a watchdog of the calling process.
 
     When the calling process has ended, the watchdog kills all processes whose environment has `variable` set
-    to `value`, and then removes `folder`. The watchdog works on Linux only, because it needs
-    `deploy.processes.groups.processes_with`.
+    to `value`, and then removes `folder`. The watchdog works on Linux only (see `processes_with`).
     """
     this = str(Path(__file__).resolve())
     return [sys.executable, "-IS", this, str(os.getpid()), variable, value, str(folder)]

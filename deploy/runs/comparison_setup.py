@@ -92,7 +92,7 @@ class Comparison(NamedTuple):
         )
 
 
-def planned(
+def planned_comparison(
     clients: int,
     rounds: int,
     per_round: int,

@@ -165,8 +165,8 @@ class Row(NamedTuple):
 def rows_of(trial: RunHistory) -> list[Row]:
     """Return the rows for the clients of a trial: at most `MOST_ROWS`, the largest clients on top.
 
-    If there are more clients than rows, a row is a group of clients. If there are no groups, or too many, a
-    row is a set of clients of similar size; all sets have about the same number of clients.
+    If there are more clients, a row is a group of clients. If a client has no group, or there is one group or
+    too many, a row is a set of clients of similar size; all sets have about the same number of clients.
     """
     ids, sizes = trial.client_ids, trial.client_sizes
     order = sorted(range(len(ids)), key=lambda i: -sizes[i])
@@ -214,7 +214,7 @@ def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
         counts,
         cmap="Blues",
         vmin=0,
-        # The same count has the same shade in all panels, unless a row is drawn more than 3 times.
+        # The same count has the same shade in all panels, unless a count is above 3.
         vmax=max(3.0, counts.max()),
         aspect="auto",
         interpolation="nearest",
@@ -228,5 +228,5 @@ def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
 
 
 def _value(number: float | None) -> float:
-    """Return a number of a history as a float. A history has null instead of a non-finite number."""
+    """Return a number of a history as a float; NaN for null."""
     return float("nan") if number is None else float(number)

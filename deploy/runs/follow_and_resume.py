@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-# When a history has its last line, the run may go on for this many seconds, because the last lines of its log
-# come later: on a busy machine, 10 s later and more. After that, the run counts as ended, even if the engine
-# reports that it still runs.
+# Seconds from the last line of a history until the run counts as ended, even if the engine reports otherwise.
+# The last lines of the log come later than that of the history, on a busy machine by 10 s and more.
 END_TIMEOUT = 60.0
-PATIENCE = 30.0  # after each such number of seconds without a new history line, `Watcher.waits` is called
+PATIENCE = 30.0  # `Watcher.waits` is called after each such number of seconds without a new history line
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 
@@ -88,8 +87,8 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
             watcher.event(f"{client} died and is started again (log: {engine.logs / client}.log)")
         # A trial is submitted only after the previous trial has begun its history. All ServerApps share the
         # SuperLink's Flower home, where the first ServerApp unpacks the app. If several started together,
-        # some would import half-written files. Also, `read_run` sorts histories by their starting times.
-        # Waiting keeps these times in the order of the trials.
+        # some would import half-written files. Also, `read_run` sorts histories by their starting times,
+        # which are thus in the order of the trials.
         if waiting and (not running or (at_once and running[-1].begun)):
             running.append(_Follower(engine, waiting.pop(0)))
         for each in list(running):
@@ -125,7 +124,7 @@ class _Follower:
         self._submissions = 0
         self._reached = -1  # the highest round of the earlier submissions; -1 if there is none
         self._tries = 0  # restarts since the last new round
-        self._news = time.monotonic()  # when the history had new lines (s)
+        self._news = time.monotonic()  # when the history last had new lines (s)
         self._told = 0  # how many times `PATIENCE` had passed when `wait` last returned a number
         self._submit()
 
@@ -144,10 +143,7 @@ class _Follower:
     def wait(self, news: bool) -> float | None:
         """Return the seconds since the last new line, once in each `PATIENCE` seconds; None otherwise.
 
-        Parameters
-        ----------
-        news : bool
-            Whether the history has new lines.
+        `news` says whether the history has new lines.
         """
         now = time.monotonic()
         if news:
@@ -181,9 +177,8 @@ class _Follower:
         """Tell whether the ServerApp died and should be started again. Called once after each run.
 
         A ServerApp that finishes or fails writes a last line into the history. If this line is missing, the
-        ServerApp died, and the trial is resumed from its checkpoint. The trial is not resumed if
-        somebody stopped its run, if the last `TRIES` restarts completed no new round, or if the trial has no
-        history yet.
+        ServerApp died. The trial is then resumed, unless somebody stopped its run, the last `TRIES` restarts
+        completed no new round, or the trial has no history yet.
         """
         history = self.trial.history
         self.trial.last_words = self._run.last_words

@@ -49,7 +49,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, and half of its 95 % interval: NaN with one seed, or if a value is not finite."""
+    """A mean over seeds, and half of its 95 % interval; the half is NaN if unknown, as with one seed."""
 
     mean: float
     half: float
@@ -78,7 +78,8 @@ def interval(values: Sequence[float]) -> Interval:
 def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | None:
     """Return the trials of each selector in the order of seeds; None if there are not several seeds.
 
-    All trials of a selector must have different seeds, and all trials the same number of rounds.
+    The result is None, too, if two trials of a selector have the same seed, a trial has no seed, or trials
+    differ in their planned rounds.
     """
     found: dict[str, list[RunHistory]] = {}
     for trial in trials:

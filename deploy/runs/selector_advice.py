@@ -65,7 +65,7 @@ def find_history(run: Path) -> RunHistory:
     Parameters
     ----------
     run : Path
-        The folder of a run, or of a comparison. Of a comparison, the first trial of uniform sampling is
+        The folder of a run, or of a comparison. From a comparison, the first trial of uniform sampling is
         taken, since its draws do not depend on the norms; without such a trial, the first whose log can be
         studied.
 
@@ -167,7 +167,7 @@ def _read(path: Path, settings: Line) -> RunLog:
 
 
 def _absent(line: Line, num_clients: int) -> Any:
-    """Return the clients that were not selectable in a round; None if the line does not say."""
+    """Return the clients that were not selectable in a round; None if the line does not name them."""
     if line["num_available"] == num_clients:
         return np.empty(0, dtype=np.int64)
     absent = line.get("absent")
@@ -218,7 +218,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
 
 
 def _draws_independently(settings: Line) -> bool:
-    """Whether a client's importance is its draws / (the round's draws * p), so that it can be checked."""
+    """Return whether a client's importance must equal its draws / (the round's draws * p)."""
     kind = selector_type(settings["selector"])
     given = parse_settings(str(settings["selector_settings"]))
     return (
@@ -325,7 +325,7 @@ def table(findings: Findings) -> Table:
     for name, finding in findings.selectors.items():
         value, low, high = finding.interval
         shown.add_row(
-            name.replace(":", ":\n").replace("=", "\n= "),  # its settings, so that 80 characters are enough
+            name.replace(":", ":\n").replace("=", "\n= "),  # so that 80 columns are enough
             _number(value),
             f"{_number(low)} to {_number(high)}",
             f"{finding.draws:,.0f}",

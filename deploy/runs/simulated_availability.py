@@ -172,8 +172,7 @@ def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
     Raises
     ------
     ValueError
-        If the settings are wrong, or if they are given although `batched` is false. With other engines, the
-        clients themselves report whether they are available.
+        If the settings are wrong, or if they are given although `batched` is false.
     """
     for trial in trials:
         config = trial.run_config

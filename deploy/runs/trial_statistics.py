@@ -1,8 +1,7 @@
 """Compares trials of one seed: statistics of each trial, and its difference from uniform selection.
 
-With one seed, no comparison can show that a selector is better. If two trials of uniform selection use
-different random draws, their results differ by more than the noise between rounds in half of the cases. So no
-sentence of this module says that a selector is better.
+One seed cannot show that a selector is better: in half of the cases, two trials of uniform selection with
+different random draws differ by more than the noise between rounds. So this module calls no selector better.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Summary:
     test_loss: float
     """Mean test loss of the last `LAST` evaluated rounds; NaN if one of these losses is not finite."""
     test_accuracy: float
-    """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one of them has none."""
+    """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one is not finite."""
     train_loss: float
     """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
     distinct: float
@@ -59,8 +58,8 @@ class Difference:
     """The trial's mean of the last `LAST` rounds, minus the baseline's mean."""
     noise: float
     """How much the metric changes from round to round: the standard deviation of its last `NOISE_WINDOW`
-    changes. It is computed for the trial and for the baseline, and the larger result counts. A difference up
-    to this size counts as noise. A larger difference may be due to the seed: only other seeds can tell."""
+    changes, in the trial or in the baseline, whichever is larger. A difference up to this size counts as
+    noise. A larger difference may still be due to the seed."""
 
     @property
     def known(self) -> bool:

@@ -63,7 +63,7 @@ class Trial:
     def done(self) -> bool:
         """Whether nothing is left to train: the last run reached its target accuracy, or trained all rounds.
 
-        The planned number of rounds may have been raised since the last run. Then rounds are left to train.
+        If a resume raises the planned number of rounds, rounds are left to train again.
         """
         end = self.history.end
         if end is None or not self.history.finished:

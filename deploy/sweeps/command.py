@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.trial_statistics import number
-from deploy.sweeps.grid import Planned, Sweep, axes_of, planned, read_sweep
+from deploy.sweeps.grid import PlannedTrial, Sweep, axes_of, planned_trials, read_sweep
 from deploy.sweeps.statistics import Result
 from server.tracking import check_trackers
 from strategies import extensions
@@ -69,7 +69,7 @@ def sweep(
         extensions.name_modules(read.imports)
         check_trackers(" ".join(track or []))
         folder = (out or Path("runs") / file.stem).absolute()
-        trials = planned(read, folder)
+        trials = planned_trials(read, folder)
         if on == "ray" and jobs is not None:
             raise ValueError(
                 f"jobs = {jobs}: cannot be combined with --on ray, which uses the cluster's CPUs"
@@ -93,12 +93,14 @@ def sweep(
         lock.release()
 
 
-def _places(trials: Sequence[Planned], folder: Path, track: Sequence[str]) -> dict[str, tuple[Planned, Job]]:
+def _places(
+    trials: Sequence[PlannedTrial], folder: Path, track: Sequence[str]
+) -> dict[str, tuple[PlannedTrial, Job]]:
     """Return each trial with its job, by the digest of its result."""
     from deploy.sweeps import trial_digests
     from deploy.sweeps.trial_worker import Job
 
-    places: dict[str, tuple[Planned, Job]] = {}
+    places: dict[str, tuple[PlannedTrial, Job]] = {}
     for each in trials:
         config = {**each.trial.run_config}
         key = trial_digests.of_trial(config)
@@ -118,14 +120,14 @@ def _places(trials: Sequence[Planned], folder: Path, track: Sequence[str]) -> di
 
 def _run(
     read: Sweep,
-    places: dict[str, tuple[Planned, Job]],
+    places: dict[str, tuple[PlannedTrial, Job]],
     folder: Path,
     workers: int,
     on: Literal["local", "ray"],
 ) -> None:
     from deploy.sweeps.report import sentences, table, write_results
     from deploy.sweeps.runners import on_ray, on_this_machine
-    from deploy.sweeps.statistics import cells, comparisons
+    from deploy.sweeps.statistics import cells, paired_tests
 
     console = Console(highlight=False, markup=False)
     outcomes = {key: found for key, (_, job) in places.items() if (found := _finished(job))}
@@ -161,7 +163,7 @@ def _run(
                 f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1
             )
         console.print(table(cells(results)))
-        for line in sentences(comparisons(results, read.baseline)):
+        for line in sentences(paired_tests(results, read.baseline)):
             console.print(line)
         console.print(f"results    {', '.join(f'{_short(folder)}/{name}' for name in names)}", soft_wrap=True)
     for problem in problems:
@@ -184,7 +186,7 @@ def _finished(job: Job) -> dict[str, object] | None:
 
 
 def _shown(
-    console: Console, run: Iterator[Outcome], places: dict[str, tuple[Planned, Job]], finished: int
+    console: Console, run: Iterator[Outcome], places: dict[str, tuple[PlannedTrial, Job]], finished: int
 ) -> Iterator[Outcome]:
     """Yield the outcomes of a run, and show how far the run has come."""
     total = len(places)
@@ -205,13 +207,13 @@ def _shown(
             yield outcome
 
 
-def _list(places: dict[str, tuple[Planned, Job]]) -> None:
+def _list(places: dict[str, tuple[PlannedTrial, Job]]) -> None:
     for each, job in places.values():
         typer.echo(f"{_label(each)}{'  (finished)' if _finished(job) else ''}")
     typer.echo(f"{len(places)} trials")
 
 
-def _label(each: Planned) -> str:
+def _label(each: PlannedTrial) -> str:
     return " ".join(filter(None, [each.selector, each.case, f"seed {each.seed}"]))
 
 

@@ -39,7 +39,7 @@ LARGEST = 100_000  # trials of a sweep
 _OF_DATA = ("task", "partition", "data-dir", "num-clients", "seed")
 
 
-class Planned(NamedTuple):
+class PlannedTrial(NamedTuple):
     """A trial of a sweep, and its place in the grid."""
 
     trial: Trial
@@ -84,7 +84,7 @@ def read_sweep(path: Path) -> Sweep:
         raise ValueError(f"{path}: {error}") from None
 
 
-def planned(sweep: Sweep, folder: Path) -> list[Planned]:
+def planned_trials(sweep: Sweep, folder: Path) -> list[PlannedTrial]:
     """Check the settings of all trials, and return the trials. Nothing is written.
 
     Raises
@@ -113,7 +113,7 @@ def planned(sweep: Sweep, folder: Path) -> list[Planned]:
             raise ValueError(f"{error}" + (f" (in the case {text})" if text else "")) from error
         names = [each for _ in sweep.seeds for each in sweep.selectors]
         found += [
-            Planned(trial, selector, text, varied, int(trial.run_config["seed"]))
+            PlannedTrial(trial, selector, text, varied, int(trial.run_config["seed"]))
             for trial, selector in zip(trials, names, strict=True)
         ]
     return found
@@ -211,7 +211,7 @@ def _seeds(value: Any) -> list[int]:
 
 
 def _selectors(value: Any) -> list[str]:
-    """Return selectors as on the command line. A table is one selector for each combination of its lists."""
+    """Return selectors as on the command line; from a table, one for each combination of its values."""
     selectors = []
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str):
@@ -246,6 +246,6 @@ def _absolute(settings: Mapping[str, ConfigValue], folder: Path) -> dict[str, Co
     return {**settings, **paths}
 
 
-def axes_of(trials: Sequence[Planned]) -> list[str]:
+def axes_of(trials: Sequence[PlannedTrial]) -> list[str]:
     """Return the names of all settings that vary in a sweep, without the selector and the seed."""
     return list(dict.fromkeys(name for each in trials for name in each.varied))

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from deploy.runs.seed_statistics import Interval
 from deploy.runs.trial_statistics import number
-from deploy.sweeps.statistics import LEVEL, METRICS, Cell, Comparison, Result, cells, comparisons
+from deploy.sweeps.statistics import LEVEL, METRICS, Cell, PairedTest, Result, cells, paired_tests
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def write_results(
     """
     from deploy.sweeps.figure import draw
 
-    found, tests = cells(results), comparisons(results, baseline)
+    found, tests = cells(results), paired_tests(results, baseline)
     contents = {
         "results.csv": _csv(results, axes),
         "results.json": _json(results, found, tests, planned),
@@ -88,7 +88,7 @@ def table(found: Sequence[Cell]) -> Table:
     return shown
 
 
-def sentences(tests: Sequence[Comparison]) -> list[str]:
+def sentences(tests: Sequence[PairedTest]) -> list[str]:
     """Say which differences in accuracy the tests show."""
     of_accuracy = [each for each in tests if each.metric == METRICS[0]]
     made = [each for each in of_accuracy if not math.isnan(each.corrected)]
@@ -121,7 +121,7 @@ def _csv(results: Sequence[Result], axes: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _json(results: Sequence[Result], found: Sequence[Cell], tests: Sequence[Comparison], planned: int) -> str:
+def _json(results: Sequence[Result], found: Sequence[Cell], tests: Sequence[PairedTest], planned: int) -> str:
     def spread(value: Interval) -> dict[str, float | None]:
         return {"mean": _finite(value.mean), "half": _finite(value.half)}
 
@@ -160,7 +160,7 @@ def _json(results: Sequence[Result], found: Sequence[Cell], tests: Sequence[Comp
     return json.dumps(content, indent=1) + "\n"
 
 
-def _markdown(found: Sequence[Cell], tests: Sequence[Comparison], finished: int, planned: int) -> str:
+def _markdown(found: Sequence[Cell], tests: Sequence[PairedTest], finished: int, planned: int) -> str:
     lines = ["# Results of a sweep", ""]
     if finished < planned:
         lines += [f"**Unfinished**: {finished} of {planned} trials.", ""]

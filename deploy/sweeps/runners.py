@@ -68,10 +68,10 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
 def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
     """Train trials on a Ray cluster, and yield each outcome as soon as there is one.
 
-    The cluster is the one whose address the environment variable `ADDRESS` holds. Without the variable, Ray
-    starts on this machine, and serves this command only. A trial occupies one CPU of the cluster. The
-    machines of the cluster need the same installation of Cohort, but not the sweep's folder: a trial's files
-    come back with its outcome.
+    The environment variable `ADDRESS` holds the address of the cluster. Without the variable, Ray starts on
+    this machine, and serves this command only. A trial occupies one CPU of the cluster. The machines of the
+    cluster need the same installation of Cohort, but not the sweep's folder: a trial's files come back with
+    its outcome.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
-others. `closure` finds these files, and `digest` turns them into a text. Comments, docstrings and blank lines
-do not change a digest, since they change no result.
+others. `closure` finds these files. Comments, docstrings and blank lines do not change a digest, since they
+change no result.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
     """Return the files of modules, and of all modules below `root` that these import, in sorted order.
 
-    Imports inside functions count; those that only a type checker sees do not. A package whose file
-    ``__init__.py`` calls `import_module` with a relative name counts with all modules of its folder. The
-    packages above an imported module do not count: ``from strategies.numerics.arrays import Floats`` depends
-    on ``arrays.py``, and not on ``strategies/__init__.py``, which imports all strategies.
+    Imports inside functions count; those that only a type checker sees do not. A file that calls
+    `import_module` with a relative name imports all modules of its folder. The packages above an imported
+    module do not count: ``from strategies.numerics.arrays import Floats`` depends on ``arrays.py``, and not
+    on ``strategies/__init__.py``, which imports all strategies.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
 
 
 def digest(files: Iterable[Path], root: Path = CODE) -> str:
-    """Return the digest of source files: 16 hexadecimal digits, of paths below `root` and of the code."""
+    """Return the digest of the files' paths below `root` and of their code: 16 hexadecimal digits."""
     found = sha256()
     for file in files:
         found.update(f"{file.relative_to(root).as_posix()}\n{_code(file)}\n".encode())
@@ -84,7 +84,7 @@ def _file(name: str, root: Path) -> Path | None:
 
 @cache
 def _imported(file: Path, root: Path) -> list[Path]:
-    """Return the files below `root` that a file imports itself."""
+    """Return the files below `root` that a file imports directly."""
     package = list(file.parent.relative_to(root).parts)
     found: list[Path] = []
     for node in _nodes(_tree(file), "import_module" in file.read_text(encoding="utf-8")):
@@ -108,7 +108,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree outside blocks ``if TYPE_CHECKING:``; expressions only if asked for."""
+    """Yield the nodes of a tree outside blocks ``if TYPE_CHECKING:``; with `expressions`, these too."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -120,7 +120,7 @@ def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements directly inside a statement. Most nodes of a tree are expressions."""
+    """Yield the statements directly inside a statement, but no expressions: most nodes of a tree."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 

@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     loss: Interval
 
 
-class Comparison(NamedTuple):
+class PairedTest(NamedTuple):
     """A paired test: the same settings and seeds, with two selectors."""
 
     case: str
@@ -77,7 +77,7 @@ def cells(results: Sequence[Result]) -> list[Cell]:
     ]
 
 
-def comparisons(results: Sequence[Result], baseline: str = "") -> list[Comparison]:
+def paired_tests(results: Sequence[Result], baseline: str = "") -> list[PairedTest]:
     """Compare selectors by paired tests over the seeds, for each case and metric.
 
     Parameters
@@ -107,7 +107,7 @@ def comparisons(results: Sequence[Result], baseline: str = "") -> list[Compariso
                 tests.append((case, selector, other, interval(differences), differences))
         values = [paired_p(differences) for *_, differences in tests]
         found += [
-            Comparison(case, selector, other, metric, difference, len(differences), p, corrected)
+            PairedTest(case, selector, other, metric, difference, len(differences), p, corrected)
             for (case, selector, other, difference, differences), p, corrected in zip(
                 tests, values, holm(values), strict=True
             )

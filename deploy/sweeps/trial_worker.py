@@ -122,7 +122,7 @@ def _unpack(shipped: Shipped) -> None:
         target.write_bytes(content)
     files = [each for each in shipped.modules if each.endswith(".py")]
     modules = [each for each in shipped.modules if not each.endswith(".py")]
-    for name in modules:  # the folder that contains the package
+    for name in modules:  # Python must find the folder that contains the module or its package
         parts = name.split(".")
         for path in shipped.files:
             found = Path(path).parts

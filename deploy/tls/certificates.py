@@ -1,8 +1,7 @@
 """Makes certificates for a SuperLink and keys for clients.
 
-Clients verify the SuperLink by its TLS certificate. The SuperLink identifies each client by its key. A
-client's key that is made here uses the elliptic curve P-256. The keys of an authority and of a SuperLink use
-P-384. Flower's node authentication and gRPC's TLS support both curves.
+Clients verify the SuperLink by its TLS certificate. The SuperLink identifies each client by its key. The keys
+of clients use the elliptic curve P-256, those of authorities and SuperLinks P-384.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("localhost", "127.0.0.1")
 VALIDITY = timedelta(days=365)  # of a SuperLink's certificate
-RENEWAL = timedelta(days=30)  # a start of the server renews a certificate that expires sooner than this
+RENEWAL = timedelta(days=30)  # each start of the server renews a certificate that expires within this time
 AUTHORITY_VALIDITY = timedelta(days=3650)  # of the certificate of an authority whose key is kept
 AUTHORITY_KEY = "ca.key"  # the name of the file with the authority's key
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(days=1)  # a new certificate is valid even for peers whose clock is slow by this much
+CLOCK_SKEW = timedelta(days=1)  # a new certificate is valid for peers whose clock is slow by this much
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
         Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. (default:
         none)
     renewable : bool
-        Whether to keep the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. If so, the
-        authority's certificate is valid for `AUTHORITY_VALIDITY`, otherwise for `VALIDITY`. (default: no)
+        Whether to keep the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. The
+        authority's certificate is then valid for `AUTHORITY_VALIDITY`, else for `VALIDITY`. (default: no)
 
     Returns
     -------
@@ -104,8 +103,8 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(path)  # whole even after a power failure: the next start must find no empty file
-    except OSError:  # such as a full disk: a part of the files would stop the next call
+            new.replace(path)  # even after a power failure, the next start must find no empty file
+    except OSError:  # such as a full disk. If files were left, the next call would fail.
         for each in made:
             each.unlink(missing_ok=True)
         raise
@@ -185,8 +184,7 @@ def write_client_key(folder: Path, name: str) -> Path:
     FileExistsError
         If the folder already holds a private key of this client.
     """
-    # A node signs every request, and the SuperLink verifies the signature. With P-384, the SuperLink would
-    # need a tenth more CPU time.
+    # The SuperLink verifies a signature for each request. With P-384, it would need a tenth more CPU time.
     return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
 
 
@@ -239,7 +237,7 @@ def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Pat
 
 
 def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -> bool:
-    """Tell whether a SuperLink's certificate holds all these names and stays valid for long enough.
+    """Tell whether a SuperLink's certificate holds all these names and stays valid for a given time.
 
     Parameters
     ----------
@@ -321,8 +319,7 @@ def write_private(path: Path, content: bytes) -> None:
     OSError
         If the file cannot be written, for example because the disk is full.
     """
-    # The file has mode 0600 from its creation. If it got this mode later, others could read the file until
-    # then.
+    # The file has mode 0600 from its creation, so others can never read it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -330,5 +327,5 @@ def write_private(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(descriptor)  # the caller may delete the original file next
     except BaseException:
-        path.unlink()  # an empty file would be taken for a secret, or for a key
+        path.unlink()  # an empty file would be taken for a secret or a key
         raise

@@ -1,7 +1,4 @@
-"""Checks whether a server can be reached over TLS, and from which address.
-
-This module imports the standard library only.
-"""
+"""Checks whether a server can be reached over TLS, and from which address. Uses the standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECT_TIMEOUT = 10.0  # s
-REFUSED = "its certificate is refused: "  # how the reason begins if somebody must act
+REFUSED = "its certificate is refused: "
 # Error codes of OpenSSL (X509_V_ERR).
 _TOO_EARLY, _TOO_LATE = 9, 10
 _FOREIGN = (18, 19, 20)  # the issuer of the certificate is not trusted
@@ -29,8 +26,7 @@ def unreachable(
 ) -> str | None:
     """Return in one line why a server cannot be reached, or None if it can be reached.
 
-    This check finds more reasons than gRPC reports, and costs less than starting a SuperNode. If the server's
-    certificate is refused, the line begins with `REFUSED`.
+    If the server's certificate is refused, the line begins with `REFUSED`.
 
     Parameters
     ----------
@@ -55,7 +51,7 @@ def unreachable(
     except socket.gaierror:
         return f"the name {host} cannot be resolved: no network, or a typing error"
     except ssl.SSLCertVerificationError as error:
-        # The line changes once a day at most, so that a device logs it once a day at most.
+        # Only the date, so that a device logs a changed line once a day at most
         clock = f"{datetime.now(UTC):%Y-%m-%d} UTC"
         return f"{REFUSED}{_why_refused(error, server, ca, timeout, name)} (this device's clock: {clock})"
     except ssl.SSLError as error:
@@ -75,8 +71,8 @@ def _why_refused(
         return f"{reason}: ca.crt belongs to another server"
     if error.verify_code not in (_TOO_EARLY, _TOO_LATE, *_OTHER_NAME):
         return reason
-    # Python shows the contents of verified certificates only. So this connection, over which no data are
-    # sent, verifies the certificate without the time and the name.
+    # Python shows the contents of verified certificates only. So this connection, which sends no data,
+    # verifies the certificate, but neither the time nor the name.
     host, port = _host_and_port(server)
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = False

@@ -45,9 +45,8 @@ class Markov(Availability):
     def states(self, round: int) -> Bools:
         """Return (M,) whether each client is available; read-only.
 
-        The search for each client's last draw goes from ``round`` back to the cached round. If the rounds are
-        requested in order, this is one step. After a resume, the search goes back until the last draw of
-        every client is found.
+        The search for each client's last draw goes from ``round`` back to the cached round: one step if the
+        rounds are requested in order. After a resume, it goes back until every client's last draw is found.
         """
         cached, cached_states = self._cached
         if round == cached:

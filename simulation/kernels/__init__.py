@@ -1,6 +1,5 @@
 """Kernels, which train many clients in one call, all from the same model.
 
-Softmax regression and perceptrons have kernels in NumPy. Other networks have a kernel that uses `torch.func`.
 A client trains on the same mini-batches as its ClientApp would, so the results equal those of the ClientApp
 up to rounding.
 """
@@ -27,8 +26,8 @@ def kernel_of(task: Task, device: str | None = None) -> Kernel:
         Softmax regression and perceptrons have kernels in NumPy, other networks use `torch.func`, and any
         other task is trained client after client.
     device : str, optional
-        "cpu" or "cuda": where torch trains networks (default: "cuda" if it is available). Perceptrons are
-        trained in NumPy, unless ``device`` is "cuda".
+        "cpu" or "cuda": where torch trains networks (default: "cuda" if it is available). With "cuda", torch
+        trains perceptrons, too.
     """
     if type(task) is SoftmaxTask:  # not a subclass, which may train differently
         arrays = task.initial_arrays(0)

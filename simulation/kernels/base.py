@@ -145,8 +145,8 @@ class Kernel(ABC):
 def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
     """Divide clients into chunks that can be trained together; return the positions of each chunk's clients.
 
-    Each client is in one chunk. Clients are sorted by steps, then by widths, and cut greedily into chunks. So
-    a call with only the clients of some of these chunks, in the same order, returns these chunks again.
+    Clients are sorted by steps, then by widths, and cut greedily into chunks. So a call with only the clients
+    of some of these chunks, in the same order, returns these chunks again.
 
     Parameters
     ----------

@@ -74,9 +74,9 @@ class Replayed:
 class InputGradients(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes the gradient of a convolution's inputs as a convolution of the gradient of its outputs.
 
-    The filters of this second convolution are those of the first, rotated by 180 degrees. If strides,
-    dilations and groups are 1, it replaces cuDNN's deterministic algorithm, which takes several times as
-    long.
+    The filters of this second convolution are those of the first, rotated by 180 degrees. cuDNN's
+    deterministic algorithm takes several times as long. It is still used if a stride, a dilation or the
+    number of groups is above 1.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -38,7 +38,7 @@ class Torch(Kernel):
     build : callable
         Returns the module; the values of its parameters are not used. The module's state must consist of
         parameters only, and its output must be a function of its input: no running statistics, no dropout.
-        The values of its input must not decide which operations it executes.
+        Which operations it executes must not depend on the values of its input.
     initial_arrays : callable
         Returns the initial arrays by parameter name, for a seed.
     device : str (default: "cpu")
@@ -126,8 +126,8 @@ class Torch(Kernel):
         """Return memory for ``count`` updates, on the GPU or on this machine.
 
         A GPU adds the updates of large models many times faster than a CPU. So these updates stay in the
-        GPU's memory, unless they take more than a quarter of it. All other updates are copied into
-        page-locked memory, since a GPU copies many times faster into it than into other memory.
+        GPU's memory, unless they take more than a quarter of it. A GPU copies all other updates into
+        page-locked memory, many times faster than into other memory.
         """
         shape = count, self._num_parameters
         if not self._is_large_on_gpu or 16 * count * self._num_parameters > _memory_of(self._device):
@@ -237,7 +237,7 @@ class _Variance:
         self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
 
     def values(self) -> Tensor:
-        """Return (G,) the variances of the clients. One is NaN after one gradient or if it is not finite."""
+        """Return (G,) the variance of each client; NaN after one gradient, or if it is not finite."""
         found = self._squares / (self._count - 1)  # 0 / 0 is NaN
         return found.masked_fill(~found.isfinite(), nan)
 

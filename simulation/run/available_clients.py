@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..availability import Availability
 
 
-class Attendance:
+class AvailableClients:
     """Finds the clients that may be selected in each round.
 
     Parameters
@@ -40,7 +40,7 @@ class Attendance:
     Attributes
     ----------
     num_ineligible : int
-        How many clients would be available in this round, but are not eligible.
+        How many clients this round leaves out only because they are not eligible.
 
     Raises
     ------

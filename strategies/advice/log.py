@@ -78,7 +78,7 @@ class LoggedRound:
         return restricted
 
     def observed(self) -> tuple[Selection, Feedback]:
-        """Return the round in the form in which it is given to a selector that learns from norms only."""
+        """Return the arguments of `Selector.update`; the feedback holds only norms."""
         weights = self.importance * self.shares[self.clients]
         selection = Selection(self.clients, self.counts, self.probabilities, self.importance, weights)
         return selection, feedback_of(self.norms)

@@ -4,13 +4,13 @@ Each round of a log gives an unbiased estimate x of ``sum_m a_m / q_m``, the par
 aggregate that depends on the distribution q. `compare` estimates the quotient of two such sums over all
 rounds from the estimates of the rounds, with a confidence interval.
 
-The interval. The errors of different rounds are uncorrelated, because the estimate of each round has the
-right mean, whatever the log drew in earlier rounds. So the variance of the sum of the errors is the sum of
-their variances. This sum is estimated from the differences between successive rounds, so that slow changes of
-the true sums do not count as errors. The errors have heavy tails, because a client that is seldom drawn has a
-large weight. So the quantile is that of Student's t. Its degrees of freedom are half of the number of
-differences that dominate the sum of squares, since each round is part of two differences. `cohort bench
-advice` measures how often the intervals hold the truth.
+The interval: the errors of different rounds are uncorrelated, because the estimate of each round has the
+right mean, whatever the log drew in earlier rounds. So their variances add up. The sum of the variances is
+estimated from the differences between successive rounds, so that slow changes of the true sums do not count
+as errors. The errors have heavy tails, because a client that is seldom drawn has a large weight, so the
+quantile is that of Student's t. Its degrees of freedom are half of the number of differences that dominate
+the sum of squares, since each round is part of two differences. `cohort bench advice` measures how often the
+intervals hold the truth.
 """
 
 import math

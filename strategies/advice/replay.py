@@ -6,18 +6,20 @@ it. So only the first sum is estimated. If the logged run drew client m with imp
 ``W_m a_m / q_m`` over the drawn clients is an unbiased estimate of this sum, because E[W_m] = 1.
 
 A fixed distribution is a function of the data sizes, so its q is known in each round. A selector that learns
-is replayed: in each round it has learned from the earlier rounds of the log. If it had drawn clients itself,
-it would have learned from other clients, so its q is an approximation. The one exception is the selector
-that drew the log.
+is replayed: in each round it has learned from the earlier rounds of the log. Its q is an approximation,
+because it would have drawn other clients and learned from them. Only the q of the selector that drew the log
+is exact.
 
 Let b_m be a prediction of a_m that does not depend on the draws of the round. The sum of ``W_m b_m / q_m``
 over the drawn clients, minus the sum of ``b_m / q_m`` over all clients, has mean 0 and resembles the error of
 the estimate. Subtracting this difference makes the interval short if norms can be predicted, however seldom
-the log drew the clients that matter. A round is predicted from the earlier rounds. Little is known at first,
-so the rounds of the first half are also predicted from the second half. If the draws of the log do not depend
-on earlier norms, this second prediction is used. Otherwise the second prediction may depend on the draws of
-the round, through later draws. Then the estimate uses the first prediction, and the interval is extended
-until it holds the estimate that uses the second prediction.
+the log drew the clients that matter.
+
+A round is predicted from the earlier rounds. Little is known at first, so the rounds of the first half are
+also predicted from the second half. If the draws of the log do not depend on earlier norms, the estimate uses
+this second prediction. Otherwise the second prediction may depend on the draws of the round, through later
+draws: then the estimate uses the first prediction, and the interval is extended until it holds the estimate
+by the second.
 """
 
 from collections.abc import Callable, Mapping, Sequence

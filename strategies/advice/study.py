@@ -64,7 +64,8 @@ def check_log(selector: str) -> None:
     Raises
     ------
     ValueError
-        If the selector is not known here, or if it is not unbiased in every round.
+        If the selector is not known here, is not unbiased in every round, or weights the parts of an update
+        separately.
     """
     kind = selector_type(selector)
     if kind.unbiased != "round":

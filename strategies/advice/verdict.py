@@ -12,7 +12,7 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Advice:
-    """What the evidence says.
+    """The selector to use; if the log does not suffice, what it lacks.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
     """Return the advice.
 
     A selector can be advised if two things hold. First, its variance exceeds that of each other selector by
-    at most the share `MARGIN`, each with 95 % confidence. Second, its interval lies below 1, unless the
-    selector is `BASELINE`. Of the selectors that can be advised, fixed ones are preferred to those that
-    learn. Among fixed ones `BASELINE` is preferred, and otherwise the smallest estimate.
+    at most the share `MARGIN`, each with 95 % confidence. Second, its variance is below that of `BASELINE`
+    with 95 % confidence, unless it is `BASELINE`. Of these selectors, fixed ones are preferred to those that
+    learn, then `BASELINE`, then the smallest estimate.
 
     Parameters
     ----------
@@ -60,10 +60,7 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
 
 
 def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> dict[str, float]:
-    """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`.
-
-    The half-width of an interval, in logarithms, is in proportion to 1/sqrt(number of rounds).
-    """
+    """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`."""
     doubts = {}
     for other in evidence.names:
         if other == name:
@@ -76,7 +73,10 @@ def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> di
 
 
 def _factor(interval: Interval, limit: float) -> float:
-    """Return the factor by which the number of rounds must grow so that the interval ends below the limit."""
+    """Return the factor by which the number of rounds must grow so that the interval ends below the limit.
+
+    The half-width of an interval, in logarithms, is in proportion to 1/sqrt(number of rounds).
+    """
     room = math.log(limit / min(interval.value, 1.0))
     width = math.log(interval.high / interval.value)
     return (width / room) ** 2 if room > 0 else math.inf

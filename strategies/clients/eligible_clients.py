@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EligibleClients:
-    """The eligible clients of a run, whose conditions may change from round to round.
+    """Finds the eligible clients of each round. The conditions may change from round to round.
 
     Parameters
     ----------

@@ -120,17 +120,14 @@ class Groups:
     A client belongs to the group that the operator declared for it. Without a declaration, it belongs to the
     group that it reported. If it reported none, it is the only member of its group.
 
-    The selector's settings may hold a number for each group, such as the group's share. Such groups are
-    numbered in the order of ``names``. With ``only``, clients of other groups are refused, because the
-    settings hold no numbers for other groups.
-
     Attributes
     ----------
     names : tuple of str (default: empty)
         The groups with the numbers 0, 1, .... All other groups are numbered in the order of their first
         clients.
     only : bool (default: False)
-        Whether clients of groups that are not in ``names`` are refused.
+        Whether clients of groups that are not in ``names`` are refused, because the selector's settings hold
+        a value for each group in ``names`` only, such as the group's share.
     declared : mapping of str to str or int (default: empty)
         The groups that the operator declared, by identity.
     """

@@ -1,9 +1,8 @@
 """Noise on a client's reports: the Gaussian mechanism, and the privacy cost of several reports.
 
 A report is one number that depends on all data of a client. The privacy unit is the whole client (local
-differential privacy). For any set R of reports and any other data of the client, the probability that the
-report lies in R is at most e^ε times the probability with the other data, plus δ. The client clips the number
-to [0, bound], so the sensitivity is the bound. The client then adds noise from N(0, σ²) and sends the sum.
+differential privacy). The client clips the number to [0, bound], so the sensitivity is the bound. The client
+then adds noise from N(0, σ²) and sends the sum.
 
 Sources:
 
@@ -13,9 +12,7 @@ Sources:
   mechanisms compose to one Gaussian mechanism with 1/z² = sum_i 1/z_i², where z = σ/bound. This also holds if
   later questions depend on earlier answers.
 
-Noise is expensive (``cohort bench papers report-noise``). With ε = 10 for each report, at most half of the
-gain of selection is left. With ε <= 1, selection that learns from norms is worse than uniform sampling. 500
-reports with ε = 1 each cost ε = 43 in total.
+``cohort bench papers report-noise`` measures how much of the gain of selection is left.
 
 This noise does not protect the update (which may be masked or have noise of its own), the number of examples,
 or the fact that a client takes part. Nor does it protect against attacks on the rounding of floating-point

@@ -1,4 +1,4 @@
-"""The report of a client about itself. The client writes it and the server checks it with the same schema.
+"""Report: the schema of what a client reports about itself; the client and the server use the same schema.
 
 Every field is optional, so that a ClientApp of another project may report ``num-examples`` alone.
 """

@@ -239,8 +239,9 @@ class Attendance:
     def hear(self, client: int, report: Report) -> None:
         """Note what a client reported in a reply to a message that did not ask for its status.
 
-        If ``polling.ask_status`` is None and the report holds an identity, a client that was never asked for
-        its status gets this identity if it is free, and the other clients are asked from the next round on.
+        With ``polling.ask_status`` = None, the identity in a report has two effects. A client that was never
+        asked for its status gets this identity, if it is free. The other clients are asked for their status
+        from the next round on.
         """
         self.roster.note(client, report)
         if report.client_id is not None and self.polling.ask_status is None:

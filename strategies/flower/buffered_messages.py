@@ -22,9 +22,8 @@ _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
 def buffered_group(round: int) -> str:
     """Return the group of the messages of a buffered round.
 
-    The group is not a number, because the message does not belong to one round. If the group of a message is
-    a number, the SuperLink takes it for a round, and deletes undelivered messages of past rounds. It keeps
-    all other messages until they expire (`deploy/flower/patches/storage/past_rounds.py`).
+    The group is not a number, since the SuperLink deletes undelivered messages whose group is the number of a
+    past round (`deploy/flower/patches/storage/past_rounds.py`).
     """
     return f"buffered {round}"
 

@@ -30,10 +30,9 @@ def report_partition(context: Context) -> Report:
 class ReportingClientApp(ClientApp):
     """A ClientApp that answers ``query.status``, ``query.loss`` and ``query.norm`` for any app.
 
-    It takes the place of Flower's ClientApp. The loss is that of the app's evaluate function. The norm is
-    that of an update that the app's train function makes. TRAIN replies also hold the client's identity
-    and properties. If the report says that the client is not available, these questions and TRAIN messages do
-    not call the app.
+    It takes the place of Flower's ClientApp. The loss comes from the app's evaluate function, the norm from
+    an update by the app's train function. TRAIN replies also hold the client's identity and properties. While
+    a client reports that it is not available, these questions and TRAIN messages do not call the app.
 
     A mod could not answer queries: Flower refuses a query without a handler before it calls any mod.
 

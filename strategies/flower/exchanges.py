@@ -99,7 +99,7 @@ class LateReplies:
         self._next = -inf  # s on the clock
 
     def look(self, grid: Grid, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, or none if the last look took too long to look again now."""
+        """Return the replies that have arrived, or none if it is too early for another look."""
         message_ids, clock = list(message_ids), clock_of(grid)
         began = clock.monotonic()
         if not message_ids or began < self._next:
@@ -110,7 +110,7 @@ class LateReplies:
         return found
 
     def hurry(self) -> None:
-        """Allow the next look at once, because there is nothing that this look could delay."""
+        """Allow the next look at once, for a caller that has to wait anyway."""
         self._next = -inf
 
 
@@ -163,7 +163,7 @@ class _Unanswered(NamedTuple):
 
 
 class ExchangeGrid(GridView):
-    """Looks for replies often at first, and then at growing intervals. Flower's grid always sleeps for 3 s.
+    """A grid that looks for replies often at first, then at growing intervals. Flower's sleeps for 3 s.
 
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
     ``interval``. So a short round ends without delay, and a long round does not burden the SuperLink.
@@ -183,7 +183,7 @@ class ExchangeGrid(GridView):
     ----------
     arrivals : dict of str to float
         Message id -> the seconds from sending the message until the server had the reply, in the last
-        exchange. It has only messages that their clients answered themselves.
+        exchange. Errors that the SuperLink sends in place of an offline node do not count.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:

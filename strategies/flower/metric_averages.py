@@ -1,4 +1,4 @@
-"""Averages the clients' metrics with the server strategy's function. Unusual replies are left out."""
+"""Averages the clients' metrics with the server strategy's function, and leaves out unusual replies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def averaged(
     Parameters
     ----------
     average : callable
-        The server strategy's function. It takes a list with the elements of ``answers`` of usual replies.
+        The server strategy's function. It gets the elements of ``answers`` that belong to usual replies.
     answers : sequence
         One element for each reply, in the form that ``average`` takes.
     contents : sequence of RecordDict

@@ -97,10 +97,10 @@ class Poll:
     arrays_key, config_key : str (default: "arrays", "config")
         The names that the app expects for the array record and the config record of a message.
     probes : bool (default: False)
-        Whether nothing is known about the clients' app yet. Then one client is asked first. If the app has no
-        handler for the question, the others are not asked, because each question would log an error in the
-        client. If the run cannot go on without the answers, two more clients are asked before it ends, since
-        a single client may be wrong, or lie.
+        Whether nothing is known about the clients' app yet. Then one client is asked first, and the others
+        only if the app has a handler for the question: without a handler, each question logs an error in its
+        client. If the run cannot go on without the answers, two more clients are asked before the run ends,
+        since a single client may be wrong, or lie.
     """
 
     deadline: float = 60.0
@@ -326,7 +326,7 @@ class Poll:
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, wait_for, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
-            # If true, later polls do not send query.loss any more, but EVALUATE at once.
+            # If true, later polls send EVALUATE at once.
             self._evaluates = candidates.size == unable.size and (
                 probes or self._is_enough(self._unable, roster)
             )
@@ -359,7 +359,7 @@ class Poll:
         return losses
 
     def _is_enough(self, clients: set[int], roster: Roster) -> bool:
-        """Return whether so many clients say the same about the app that the server believes them."""
+        """Return whether these are `ENOUGH` clients, or all clients, so that the server believes them."""
         return len(clients) >= min(ENOUGH, len(roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:

@@ -21,10 +21,9 @@ def water_fill(
 
     The paper's ŝ_j(t) is (n_j + r_j)/t with n_j = (t - 1) ŝ_j(t - 1); the factor 1/t does not change the
     solution. By the KKT conditions, all groups that are at no bound have the same level μ = (n_j + r_j)/p_j.
-    So ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The sum of the r_j grows with μ. It is linear between
-    the points at which a group leaves its lower bound or reaches its upper bound. These points are sorted,
-    bisection finds the interval in which the sum reaches the budget, and a division gives μ. This takes
-    O(G log G).
+    So ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The sum of the r_j grows with μ, and is linear between
+    the points at which a group leaves its lower bound or reaches its upper bound. A bisection over these
+    points gives μ in O(G log G).
 
     Parameters
     ----------
@@ -104,8 +103,7 @@ def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     Returns
     -------
     ndarray of int, shape (G,)
-        Each entry of `expected`, rounded down or up. Their sum is the sum of `expected`, and the mean of each
-        over `rng` is the entry of `expected`.
+        Each entry of `expected`, rounded down or up.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""FLICS' allocation of a round under several budgets. It has no closed form and is computed with cvxpy.
+"""FLICS' allocation of a round under several budgets: without a closed form, so computed with cvxpy.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints" (the FLICS paper). cvxpy is installed with the extra ``optim``; no other module needs it.
@@ -49,7 +49,7 @@ def fill_with_budgets(
     usage : array_like, shape (B, G)
         Row b, entry j: how much of budget b one participant of group j uses, >= 0.
     budgets : array_like, shape (B,)
-        The limits, each at least the entry of ``usage @ lower``.
+        The limits, >= ``usage @ lower``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Several distributions with a floor. Their cost grows with the number of touched clients, not with M.
+"""Distributions with a floor, whose cost grows with the number of clients drawn so far, not of all clients.
 
 A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
 entries of the drawn clients. The step also multiplies all other entries by one common factor, but lowers no
@@ -168,9 +168,7 @@ class LazyExperts:
         return p
 
     def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Replace all experts by `num_experts` copies of sum_e theta_e q_e, or of the uniform distribution.
-
-        The uniform distribution replaces them if `theta` is None.
+        """Replace all experts by `num_experts` copies of sum_e theta_e q_e; uniform ones if `theta` is None.
 
         The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
         of weights with different cuts cannot be stored as an `Untouched`.
@@ -196,7 +194,7 @@ class LazyExperts:
         self._above = np.repeat(self._above, num_experts)
 
     def step(self, clients: Ints, exponents: Floats) -> None:
-        """Set q_e to the projection of q_e,m exp(exponents_e,m). All other clients have the exponent 0.
+        """Set q_e to the projection of q_e,m exp(exponents_e,m); the exponents of other clients are 0.
 
         Parameters
         ----------
@@ -424,7 +422,7 @@ class _Base:
     registered : ndarray of bool, shape (M,)
         Which clients are registered.
     touched : ndarray of int
-        The clients left out.
+        The touched clients, which are left out.
     """
 
     def __init__(self, of: Ranking, registered: Bools, touched: Ints) -> None:

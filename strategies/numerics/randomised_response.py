@@ -99,7 +99,7 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 
 
 def coin_privacy(rates: npt.ArrayLike) -> float:
-    """Return the ε of a yes-or-no answer that depends on a client's value; inf if it may rule out a value.
+    """Return the ε of a yes-or-no answer that depends on a client's value; inf if it rules out a value.
 
     Parameters
     ----------

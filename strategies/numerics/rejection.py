@@ -14,7 +14,8 @@ from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
 """Rejection is used only while a draw is accepted with at least this probability. Below it, rejection is
-slow, and the probability is inexact, since it is 1 minus the probability of all other draws."""
+slow, and the probability is inexact, since it is computed as 1 minus the probability of the rejected
+draws."""
 
 LARGEST_BATCH = 1 << 17
 

@@ -80,10 +80,9 @@ def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
     """Draw k distinct clients one after another (OSMD, Algorithm 6).
 
-    Each draw is from p, restricted to the clients that were not drawn before and renormalised.
-
-    If client m is drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the
-    clients drawn before m)``.
+    Each draw is from p, restricted to the clients that were not drawn before and renormalised. If client m is
+    drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the clients drawn
+    before m)``.
 
     Parameters
     ----------
@@ -162,8 +161,8 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     arrival = rng.standard_exponential(weights.size)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         arrival /= weights
-        # The expected number of arrivals before this time is at most 2k + 20. It is about 2k + 20 if no
-        # client has a large share of the weights.
+        # About 2k + 20 arrivals are expected before this time; fewer if a client has a large share of the
+        # weights.
         early = arrival < (2 * k + 20) / weights.sum()
     first = np.flatnonzero(early if np.count_nonzero(early) >= k else weights)
     arrival = arrival[first]

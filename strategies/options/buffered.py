@@ -19,10 +19,9 @@ class Buffered:
     buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
     them, and the places that became free are filled with clients that train from the new model. The other
     clients go on training from the model that they have. The *staleness* τ of an update is the number of
-    rounds that ended between the question to the client and the round in which its update is used. The buffer
-    is that of FedBuff (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The
-    weights are different from FedBuff's: they keep the aggregate unbiased although clients differ in speed,
-    see `strategies.rounds.buffered.buffer.Buffer`.
+    rounds that ended while its client trained. The buffer is that of FedBuff (Nguyen et al. 2022, Federated
+    Learning with Buffered Asynchronous Aggregation). The weights are different from FedBuff's: they keep the
+    aggregate unbiased although clients differ in speed, see `strategies.rounds.buffered.buffer.Buffer`.
 
     Attributes
     ----------
@@ -32,8 +31,8 @@ class Buffered:
         K, the number of arrivals in a round, >= 1 (default: ``clients_per_round``). A round has fewer if no
         further client can be asked, and none is training. It has more if some clients reply much faster than
         others: a client's arrivals count at most twice as often as those of the average client. The first
-        round of a run ends after C arrivals if C is more than K, since clients that reply at once would be
-        most of a small buffer before any norm or direction is known.
+        round of a run ends after C arrivals if C is more than K, so that the fastest clients are not most of
+        the buffer before any norm or direction is known.
     max_staleness : int (default: 100)
         The largest staleness of an update that is used, >= 0. A staler update is rejected. The record of its
         round lists it (``failures`` of `RoundRecord`) and counts it (``num_stale``). If clients are so slow

@@ -11,8 +11,8 @@ from .value_checks import seconds
 class Deadlines:
     """How long a run waits. Each value is in seconds, > 0; infinity is allowed.
 
-    ``round``, ``status`` and ``poll`` are upper limits. A run measures how long its clients take to answer.
-    The server stops waiting for a client as soon as an answer can no longer be expected, see
+    ``round``, ``status`` and ``poll`` are upper limits. The server measures how long clients take to answer,
+    and stops waiting for a client as soon as an answer can no longer be expected, see
     `strategies.rounds.waiting.wait_time.Wait`.
 
     Attributes

@@ -86,8 +86,8 @@ class Eligibility:
         """Return the conditions in a text such as "site-1*|site-2*,tag:hospital,charging=true".
 
         Conditions have commas between them. ``NAME=VALUE`` is a property, ``tag:PATTERN`` a tag, and anything
-        else a pattern of names, or several with ``|`` between them. Properties have no other comparison: not
-        ``!=``, ``<`` or ``>``, and no lists. Patterns such as ``[12]`` and ``[!3]`` may serve instead.
+        else a pattern of names, or several with ``|`` between them. There is no other comparison, such as
+        ``!=`` or ``<``; patterns such as ``[12]`` and ``[!3]`` may serve instead.
 
         Raises
         ------

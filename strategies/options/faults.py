@@ -20,8 +20,8 @@ class Faults:
     quorum : int (default: 1)
         How many clients must be available to begin a round after the first, and how many usable replies each
         round needs. A round with fewer usable replies is skipped. In [1, clients_per_round]. A selector that
-        draws with replacement may select fewer distinct clients than ``clients_per_round``. With such a
-        selector, choose a quorum below ``clients_per_round``.
+        draws with replacement may select fewer distinct clients than ``clients_per_round``; choose a lower
+        quorum for it.
     over_selection : float (default: 1)
         The number of selected clients (or of draws), divided by ``clients_per_round``, in [1, 100]. The round
         stops waiting once enough clients have sent a usable reply: ``clients_per_round`` clients, or fewer if
@@ -91,8 +91,8 @@ def check_correction(selector: type[Selector]) -> None:
     Raises
     ------
     ValueError
-        If the selector is unbiased in the long run: it counts replies and makes up for missing replies. Both
-        corrections together would give too much weight to a group that seldom replies.
+        If the selector is unbiased in the long run. Both corrections together would give too much weight to a
+        group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

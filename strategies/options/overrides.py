@@ -34,7 +34,7 @@ class Overrides:
     Raises
     ------
     TypeError, ValueError
-        If a size is not a number or out of range, or an identity in ``removed`` is not text.
+        If a value has a wrong type or is out of range.
     """
 
     sizes: Mapping[str, float] = field(default_factory=dict)

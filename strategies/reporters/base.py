@@ -71,7 +71,7 @@ class Reporter:
     Attributes
     ----------
     patience : float
-        How many seconds the run waits at its end until this reporter has finished its calls.
+        How many seconds the run waits at its end, at most, for the remaining calls of this reporter.
     settings : mapping of str to value
         Settings of the run that a tracker shows beside those in `RunInfo.settings`.
 

@@ -25,10 +25,6 @@ class JSONLines(Reporter):
     `server.history`), and ``metrics``, ``train_metrics``, ``client_metrics`` and ``group_metrics``. A resume
     removes the lines of the rounds that are trained again.
 
-    The app writes its history itself, and not with this reporter. The history must hold each round before the
-    checkpoint of the round is saved, so the app writes it in the round. A reporter receives the round
-    afterwards, and misses rounds if its disk is slow.
-
     Parameters
     ----------
     path : str or Path

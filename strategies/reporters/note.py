@@ -1,4 +1,4 @@
-"""A small JSON file with which a reporter finds its own run again after a resume."""
+"""A small JSON file from which a reporter knows, after a resume, which of its tracker's runs to continue."""
 
 import json
 from pathlib import Path

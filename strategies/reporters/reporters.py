@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..flower.traffic import Traffic
     from ..rounds.record import RoundRecord
 
-CAPACITY = 1000  # the most rounds that wait for a slow reporter; the reporter misses later rounds
+CAPACITY = 1000  # the most rounds that wait for a slow reporter; the reporter misses further rounds
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
 HURRY = 2.0  # seconds; the longest wait for reporters if a signal ends the process
 LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`, `failed` or `stopped`

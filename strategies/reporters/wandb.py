@@ -66,7 +66,7 @@ class WandB(Reporter):
 
     def begin(self, run: RunInfo) -> None:
         self._read_note()
-        if self._last > 0:  # an earlier run wrote them; a run killed in round 1 goes on in its W&B run
+        if self._last > 0:  # the note is an earlier run's; a run killed in round 1 continues its W&B run
             self._id, self._last = "", -1
         self._open(run)
 

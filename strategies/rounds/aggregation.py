@@ -29,8 +29,8 @@ _CHUNK = sketches.LONGEST  # entries; a chunk and its float64 copy fit into a co
 TOGETHER = 64
 """The number of updates that `Model.examine_together` should get.
 
-For each chunk, NumPy's calls cost as much time as the arithmetic of about two updates. With more updates, the
-chunks take more memory, and hardly any more time is saved.
+For each chunk, NumPy's calls cost as much time as the arithmetic of about two updates. More updates would
+save hardly any more time, and take more memory.
 """
 _COLUMNS = sketches.WIDTH  # a chunk's squares are summed as a matrix with this many columns
 _TINY = 1e-26  # a smaller sum of squares in float32 may have lost squares below the range of float32

@@ -1,8 +1,8 @@
 """FedVARP and SCAFFOLD: the server remembers arrays of each client to reduce variance or client drift.
 
 Both work with every selector that does not weight the parts of an update separately. The server holds arrays
-of the model's size for each client that ever replied. For 1,000 clients and a million float32 parameters this
-is 4 GB. Clients store nothing, so nothing is lost when a client restarts or connects as another node.
+of the model's size for each client that ever replied: 4 GB for 1,000 clients and a million float32
+parameters. Clients store nothing.
 
 The calls of a round, in this order::
 
@@ -217,9 +217,8 @@ class FedVARP(ClientVariates):
 
     The source is Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: Tackling the Variance Due to Partial
     Client Participation in Federated Learning" (UAI 2022). The paper has 1/|S| instead of the selector's
-    weights c_m. The aggregate is unbiased if the selector is unbiased. The variance of the aggregate comes
-    from the differences u_m - y_m, and falls to 0 if updates stop changing. The selector's feedback has the
-    norms of these differences, so the selector learns which clients' updates still change.
+    weights c_m. The variance of the aggregate comes from the differences u_m - y_m, and falls to 0 if updates
+    stop changing. The selector's feedback has the norms of these differences.
     """
 
     name = "fedvarp"
@@ -260,7 +259,7 @@ class Scaffold(ClientVariates):
     The clients must use plain SGD, since the server divides by ``steps`` and by the learning rate. If a
     client's number of steps is unknown, its c_m does not change. Clients report their numbers of steps, and
     the server cannot check them: a client that took 100 steps and reports 1 enters c with a hundred times its
-    weight. FedVARP does not depend on such a report.
+    weight.
     """
 
     name = "scaffold"

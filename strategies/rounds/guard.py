@@ -1,7 +1,4 @@
-"""The guard: clips implausible values, rejects replies, and quarantines clients with repeated offences.
-
-It judges the values and updates that clients send, before the server learns from them.
-"""
+"""The guard: clips implausible values, rejects replies, and quarantines clients with repeated offences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +31,8 @@ class Judgement:
     rejected : mapping of int to str
         Position of the client -> why its reply is not used.
     clipped : mapping of int to str
-        Position of the client -> the values that were clipped or ignored, in one line. Only replies that are
-        used are listed.
+        Position of the client -> the values that were clipped or ignored, in one line. Rejected replies are
+        not listed.
     """
 
     scales: Floats
@@ -48,9 +45,10 @@ class Judgement:
 class Guard:
     """Clips the values that clients send, counts offences, and quarantines repeat offenders.
 
-    **Limits.** The limit of a value is computed from recent values of many clients:
-    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``. Here and below, `factor`, `deviations` and
-    the like are settings (`GuardSettings`).
+    `factor`, `deviations`, `window` and the like are settings (`GuardSettings`). The guard draws no random
+    numbers.
+
+    **Limits.** The limit of a value is ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
 
     - The centre is the median of the newest 32 values, or of all values of this round if there are more than
       32.
@@ -58,65 +56,43 @@ class Guard:
       quartiles (`numerics.robust.bulk`) of the last values of `window` clients. If few values are known, s is
       pulled towards 0.5.
 
-    When the values of all clients fall during training, or change with a new learning rate, the limit follows
-    within a few rounds, and the ratio of limit to centre stays the same. If the clients' values are alike, a
-    lie is clipped to at most `factor` times the centre. If honest values spread over orders of magnitude, the
-    limit lies orders of magnitude above the centre. The limit is reliable while fewer than a quarter of the
-    clients lie.
+    The limit is reliable while fewer than a quarter of the clients lie. A false value within the limit is
+    believed. If a few honest clients have far larger norms than all others (for example a tenth of the
+    clients, thirty times as large), their updates are clipped. If their losses are not larger as well, these
+    clients are quarantined.
 
-    Large losses come with large gradients. So a large norm raises the limits of the reply's other values.
-    If a norm is x times its centre, the limit of the loss is at least x³ times the centre of the losses, and
-    the limit of the gradient variance is at least x² times its centre. For this purpose, a norm above its own
-    limit counts as equal to the limit. With `signed_losses`, the limit of losses does not depend on the norm.
+    Large losses come with large gradients. So if a norm is x times its centre, the limit of the loss is at
+    least x³ times the centre of the losses, and the limit of the gradient variance at least x² times its
+    centre. Here a norm above its own limit counts as equal to that limit. With `signed_losses`, the limit of
+    losses does not depend on the norm.
 
-    **Directions.** Updates are compared by their sketches, which are random projections to 256 numbers or
-    fewer (`numerics.sketches`). The agreement of a client is the cosine of its update with the mean direction
-    of other clients, averaged over the client's recent replies. The other clients are the clients of this
-    round and up to 64 earlier clients. Each of them counts once, see `recent_values.RecentDirections`. An
-    update opposes the others if
+    **Directions.** A client's agreement is an average, over its recent replies, of the cosine of its update
+    with the updates of other clients (`recent_values.RecentDirections`; in buffered rounds
+    `buffered.directions.VersionedDirections`). The cosines are computed from sketches of D numbers; D is 256,
+    or the model's number of parameters if this is smaller (`numerics.sketches`). An update opposes the others
+    if its client's agreement is
 
-    - its client's agreement is more than `direction_deviations` standard deviations, and more than 0.2, below
-      the centre of all agreements, and
-    - the agreement is below -4/sqrt(D), where D is the number of numbers in a sketch: 256, or the model's
-      number of parameters if this is smaller. The agreements of random directions are hardly ever below this
-      number.
+    - more than `direction_deviations` standard deviations, and more than 0.2, below the centre of all
+      agreements, and
+    - below -4/sqrt(D), as the agreements of random directions hardly ever are.
 
-    The allowed distance below the centre is 5/3 times as large for a client that has sent only one reply. It
-    is half as large for a client that already has `strikes` - 1 offences in its last `memory` replies.
+    The distance below the centre must be 5/3 times as large for a client that has sent a single reply, and
+    half as large for a client with `strikes` - 1 offences in its last `memory` replies. In buffered rounds,
+    -4/sqrt(D) is multiplied by `Agreements.deviations`, since averages vary less than single cosines.
 
-    A standard deviation above 0.23 is replaced by 0.23. Early in a run few clients are known, and liars
-    may be a large part of them, because a selector may draw liars often. Their agreements would then inflate
-    the standard deviation, and so hide them. There is one exception: the standard deviation is kept if its
-    replacement would put more than n/4 + 1 of the n known clients too far below the centre.
+    A standard deviation above 0.23 is replaced by 0.23. Early in a run, liars may be a large part of the
+    known clients, and would inflate the standard deviation. It is kept if its replacement would put more than
+    n/4 + 1 of the n known clients too far below the centre.
 
-    In buffered rounds, a client that answers at once has trained from a newer model than most other clients.
-    So its false update opposes their updates less. Therefore the guard remembers 128 updates. It compares
-    each of them with one update of every other client: the one that was trained from the nearest model. The
-    comparison is repeated when further updates have arrived (`buffered.directions.VersionedDirections`). For
-    a client with two replies or more, the bound -4/sqrt(D) is replaced by 0.42 · (-4/sqrt(D)). If directions
-    are random, 0.42/sqrt(D) is the standard deviation of an exponential average of many cosines in which the
-    newest has the weight 0.3. The agreements of buffered rounds are other averages, so this bound is only
-    about four of their standard deviations below 0.
+    Cosines are never below -1, so models with at most 16 parameters are not judged by direction, except in
+    buffered rounds. docs/security.md ("Not promised") lists the false updates that the guard does not notice.
 
-    A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
-    parameters or fewer. If honest directions differ much, for example because each client has one or two
-    classes, the agreements spread widely. Then no update opposes the others, whether it is honest or not. An
-    attacker can craft an update that agrees with the others, because the random signs that make the sketches
-    are public. The guard does not notice such an update.
-
-    **What the guard cannot do.** It cannot distinguish a lie from an honest value of the same size. If
-    clients differ widely, a client that claims a value ten times larger than its true value is believed.
-    Suppose that the honest norms of a tenth of the clients are thirty times larger than all other norms.
-    Then these clients are clipped. If their losses are no larger than usual, they are also quarantined.
-
-    **Draws.** Biased selectors that learn from clients, such as `pow-d` and `oort`, prefer some clients and
-    do not correct for this preference. With such a selector, the guard compares the number of rounds in which
-    a client was drawn with the client's fair number of draws. The fair number in a round is the number of
+    **Draws.** Biased selectors that learn from clients, such as `pow-d` and `oort`, may draw a client more
+    often because of a lie. With such a selector, a client rests for some rounds when it was drawn more often
+    than `draws` times its fair number (`RoundLogic.open`). The fair number in a round is the number of
     selected clients (in a buffered round: K), times the client's share of the data of all n selectable
-    clients. A share below 1/n counts as 1/n. If
-    a client was drawn more often than `draws` times its fair number, it rests for some rounds
-    (`RoundLogic.open`). So a lie does not earn the client more draws. No client rests if more than half
-    of the clients would rest, or if fewer than K clients, or fewer than the quorum, would be left.
+    clients. A share below 1/n counts as 1/n. No client rests if more than half of the clients would rest, or
+    if fewer than K clients, or fewer than the quorum, would be left.
 
     **Offences.** A reply is an offence if
 
@@ -129,11 +105,11 @@ class Guard:
       large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
 
     The guard rejects an update if its norm or its direction is an offence. A missing reply is not an offence.
-    A value that is clipped but not far beyond its limit is not an offence either. While fewer than 16 values
-    of a kind are known, no value of this kind counts as far beyond its limit. If at least half of the newest
-    values of a kind are far beyond their limit, none of them counts either: then the federation has changed,
-    for example by a new learning rate. Directions follow the same two rules, but 8 known directions are
-    enough. A signed loss is never far beyond its limit.
+
+    While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
+    fewer than 8 clients are known, no update opposes the others. If at least half of the newest values or
+    directions would be offences, none is: then the federation has changed, for example by a new learning
+    rate. A signed loss is never far beyond its limit.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
@@ -141,16 +117,13 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
-    (σ = 1, 3, 10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`; 6 seeds). At most 0.07 % of the
-    updates are clipped (0.35 % with `forecast` at σ = 10). Clipping removes at most 2 % of the weighted sum
-    of norms. No client is quarantined. On softmax regression with labels by Dirichlet(0.1 to 0.5), up to
-    0.7 % of the replies are rejected for their direction, and up to three clients in a hundred are
-    quarantined. The accuracy is the same as without a guard.
+    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
+    100 clients, 600 rounds, 6 seeds): at most 0.35 % of the updates are clipped, no client is quarantined.
+    On softmax regression with labels by Dirichlet(0.1 to 0.5), up to three clients in a hundred are
+    quarantined, and the accuracy is the same as without a guard.
 
-    The guard draws no random numbers. The time of a round is O((S + 64) D + window), and
-    O(128² (128 + D)) if rounds are buffered: about 5 ms. In a poll, the guard
-    also sorts the candidates.
+    The time of a round is O((S + 64) D + window); of a buffered round O(128² (128 + D)), about 5 ms. In a
+    poll, the guard also sorts the candidates.
 
     Parameters
     ----------
@@ -184,8 +157,7 @@ class Guard:
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
         # The round from which each client's draws are within its share again.
         self._rests_until = np.zeros(m)
-        # Clients that rest, ascending. Clients whose rest has ended may stay in this array until the next
-        # draws.
+        # Ascending. A client whose rest has ended may stay in this array until the next draws.
         self._resting: Ints = np.empty(0, dtype=np.int64)
 
     @property
@@ -218,14 +190,13 @@ class Guard:
         losses, gradient_variances : array_like, shape (S,)
             The values that the clients reported; NaN = not reported. Any other float is allowed.
         failures : mapping of int to str, optional
-            Position of a client -> why the reply that it sent cannot be used (default: all can be used). A
-            client that sent nothing must not be listed, since a missing reply is not an offence.
+            Position of a client -> why its reply cannot be used (default: all can be used). A client that
+            sent nothing must not be listed, since a missing reply is not an offence.
         sketches : ndarray, shape (S, D), optional
             The sketches of the clients' updates; NaN = no usable update (default: directions are not judged).
         contradictions : mapping of int to str, optional
             Position of a client -> the reported number that differs from the server's measurement (default:
-            none does). A contradiction is an offence. The update is used nevertheless, since nothing depends
-            on the reported number.
+            none does). A contradiction is an offence, but the update is used.
         versions : ndarray of int, shape (S,), optional
             Of buffered rounds: the rounds from whose models the updates were trained (default: this round).
 
@@ -263,9 +234,8 @@ class Guard:
             self._limits.place(self._recent, kind, indexes, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large loss and a large norm explain each other. A large norm raises the limits to which the
-        # other values are clipped, but a norm above its own limit counts as equal to that limit here
-        # (`believed`). Whether the other values are offences depends on the unclipped norm.
+        # A large norm raises the limits to which the other values are clipped, at most as far as a norm at
+        # its own limit would (`believed`). Whether the other values are offences depends on the sent norm.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         opposed = self._opposed(round, indexes, unusable, sketches, versions, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
@@ -360,8 +330,8 @@ class Guard:
     def resting(self, round: int) -> Ints:
         """Return the clients that were drawn more than `draws` times their fair number, ascending.
 
-        If these clients are left out of the selection, a client is drawn at most 1 + `draws` · e · T times in
-        the first T rounds, whatever it reports. Here e is the client's fair number of draws in a round.
+        If resting clients are not selected, a client is drawn at most 1 + `draws` · e · T times in the first
+        T rounds, where e is its fair number of draws in a round.
         """
         return self._resting[self._rests_until[self._resting] > round]
 

@@ -7,11 +7,11 @@
     outcome = logic.finish(chosen, arrays, replies)  aggregate and learn; replies: the trained models
     record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
 
-In a buffered round, call `fill` several times instead of `choose`: it returns the clients to ask. Then call
-`gather` once. `finish` and `closed` follow.
+In a buffered round, several calls of `fill`, which returns the clients to ask, and one call of `gather` take
+the place of `choose`.
 
-`SelectionStrategy` and the simulator do the other steps: between these calls they poll candidates, let the
-selected clients train, and take the server step.
+Between these calls, `SelectionStrategy` or the simulator polls the candidates, lets the selected clients
+train, and takes the server step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -165,8 +165,8 @@ class RoundLogic:
         round : int
             The round, >= 1.
         available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients, which excludes
-            removed clients). The default saves a pass over all clients, unless the selector needs one.
+            The distinct indexes of the available clients (default: all registered clients). The default saves
+            a pass over all clients, unless the selector needs one.
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -325,8 +325,8 @@ class RoundLogic:
     ) -> Outcome:
         """Aggregate the replies, and let the selector learn from them.
 
-        A reply that cannot be used counts as missing. Unless the round is skipped (see Returns),
-        `Selector.finalize` corrects the weights of the other clients. The step is
+        A reply that cannot be used counts as missing; `Selector.finalize` corrects the weights of the other
+        clients. The step is
 
             Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
 
@@ -334,8 +334,8 @@ class RoundLogic:
 
         One pass decodes the replies in groups, examines each reply, and adds its update to the sum. If a
         reply cannot be used or an update is clipped, a second pass computes the sum again. Diversities need
-        one more pass, and so do variates. Every sum is in selection order, since the addition of floats is
-        not associative and a resumed run must compute the same sum.
+        one more pass, and so do variates. Every sum is in selection order, so that a resumed run repeats it
+        bit for bit.
 
         Parameters
         ----------
@@ -477,8 +477,8 @@ class RoundLogic:
         examined.norms = examined.norms * judged.scales
         examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances
         examined.clipped = judged.clipped
-        # The masks cancel only if all updates are used as they are. So no reply is rejected here: what the
-        # guard would reject is only listed in `clipped`.
+        # The masks cancel only if all updates are used as they are. So the replies that the guard would
+        # reject are only listed in `clipped`.
         if self.updates == "masked":
             numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
             examined.clipped = {**judged.clipped, **numbers}

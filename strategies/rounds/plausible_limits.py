@@ -127,7 +127,7 @@ class Limits:
             return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
 
     def agreement(self, agreements: Agreements, probation: Bools, width: int) -> Floats:
-        """Return (S,) for each client the limit below which its agreement is refused; -inf: none is refused.
+        """Return (S,) the smallest allowed agreement of each client; -inf: any agreement is allowed.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Limits:
         usual = bulk(
             -known, deviations=self.settings.direction_deviations, least=_AGREEMENT, prior=_AGREEMENT
         )
-        # Liars may be drawn often. Then many of the first known clients are liars, and increase the spread.
+        # Liars may be a large part of the first known clients, and increase the spread.
         narrow = max(_AGREEMENT, self.settings.direction_deviations * min(usual.spread, _WIDEST))
         few = np.count_nonzero(known < -usual.centre - narrow) <= known.size / 4 + 1
         margin = narrow if few else usual.margin

@@ -1,4 +1,4 @@
-"""The recent values and directions of many clients. The guard compares new replies with them."""
+"""Remembers recent values and directions of clients, with which the guard compares new replies."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class RecentValues:
             The result of `of_others` for the clients of the new values. If there is not enough room, its
             oldest values are dropped.
         new : Window
-            The new values in any order. They are remembered in the order of the clients' indexes. If there
-            are more than ``window`` new values, only values with evenly spaced ranks are remembered.
+            The new values in any order. If there are more than ``window`` of them, only values with evenly
+            spaced ranks are remembered.
         margin : float
             The largest plausible residual of values of this kind.
         """
@@ -154,9 +154,9 @@ class Agreements(NamedTuple):
 class RecentDirections:
     """Remembers the last direction and the agreement of the 64 clients that sent updates most recently.
 
-    A client's agreement is the cosine between its update and the mean direction of the other clients,
-    averaged over the client's replies. The average is exponential; the newest reply has the weight 0.3. Each
-    client counts once in the mean direction: the norm and the weight of its update make no difference.
+    A client's agreement is the cosine between its update and the mean direction of the other clients (of this
+    round and remembered), averaged over the client's replies. The average is exponential; the newest reply
+    has the weight 0.3. The norms and weights of updates make no difference to the mean direction.
 
     The time of a round with n updates is O((n + 64) D). It does not grow with the number of all clients.
     """
@@ -175,7 +175,6 @@ class RecentDirections:
             The distinct clients.
         sketches : ndarray, shape (n, D)
             The sketches of the clients' updates. They may hold any floats.
-
         """
         found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
         lengths = _lengths(sketches)

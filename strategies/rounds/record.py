@@ -25,7 +25,7 @@ class RoundRecord:
     round: int
     num_available: int  # the number of selectable clients
     selection: Selection
-    weights: NDArray[np.float64]  # (S,) c_m, the coefficient of each update in the pseudo-gradient
+    weights: NDArray[np.float64]  # (S,) c_m, the coefficient of each update in the aggregate
     feedback: Feedback  # the measurements that the selector learned from
     failures: Mapping[int, str] = field(default_factory=dict)  # client -> why its reply was not used
     clipped: Mapping[int, str] = field(default_factory=dict)  # client -> which of its values were clipped

@@ -62,7 +62,7 @@ class ExaminedReplies:
     reported_norms: Floats  # (S,) ‖w_m - w_t‖ that the clients reported
     measured_norms: Floats  # (S,) ‖w_m - w_t‖ that the server measured, if the client reported it too
     failures: dict[int, str]  # why a reply is missing or cannot be used
-    at_fault: list[int]  # the failures whose cause is the content of a reply
+    at_fault: list[int]  # the positions of failures whose cause is the content of a reply
     summed: _Sum
     part_norms: Floats | None = None  # (S, P) the reported norm of each part of each update
     sketches: Floats | None = None  # (S, D) the sketch of each usable update, see `numerics.sketches`
@@ -101,8 +101,7 @@ class ExaminedReplies:
 class SpeculativeSum:
     """Sums updates while they are examined, with the weights that are right if all updates are usable.
 
-    In most rounds this saves a second pass over the models. If an update turns out to be unusable, or the
-    guard clips or rejects an update, a second pass computes the sum again.
+    If an update is unusable, or the guard clips or rejects it, a second pass computes the sum again.
     """
 
     def __init__(self, model: Model, coefficients: Floats) -> None:
@@ -130,7 +129,7 @@ class SpeculativeSum:
         return dict(zip(updates, norms, strict=True))
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``; in the first call the sum of `examine` if its terms are equal."""
+        """Return the sum over ``updates``; the first call returns the sum of `examine` if its terms agree."""
         total, self._total = self._total, None
         if (
             total is not None

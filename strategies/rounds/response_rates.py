@@ -41,7 +41,6 @@ class ResponseRates:
         nature or on purpose, does not dominate a round in which it replies.
     normalised : bool (default: True)
         Whether `correct` normalises the weights. Normalisation causes a small bias, and reduces the variance.
-        `benchmarks.over_selection` compares both kinds of weights.
 
     Raises
     ------
@@ -79,23 +78,15 @@ class ResponseRates:
 
         `Selector.finalize` returns c_m S/S' for the S' replying clients of S selected clients.
 
-        With ``normalised``, the result is c_m/ρ_m (the weights of Horvitz and Thompson) times S / Σ 1/ρ. The
-        sum is over the replying clients, and its expectation is S. Only the ratios of rates matter: if all
-        rates are equal, the result is equal to ``weights``. The disadvantage is the bias of a ratio, which is
-        of order 1/S'. With 10 clients, of which five reply 95 % of the time and five reply 30 % of the time,
-        a quarter of the uncorrected bias remains.
+        - With ``normalised``, the result is c_m/ρ_m (the weights of Horvitz and Thompson) times S / Σ 1/ρ.
+          The sum is over the replying clients, and its expectation is S. If all rates are equal, the result
+          is equal to ``weights``. The bias of this ratio is of order 1/S'.
+        - Without ``normalised``, the result is c_m/ρ_m, which has no such bias and a larger variance. Before
+          any reply is observed, all rates are 1, so nothing makes up for missing replies.
 
-        Without ``normalised``, the result is c_m/ρ_m, without the bias of a ratio. But the common component
-        of all updates is multiplied by a factor that varies with the number and the rates of the clients that
-        reply. Before any reply is observed, all rates are 1, so nothing makes up for missing replies. These
-        weights are better if rates differ widely and there are many rounds, since noise averages out over
-        rounds and bias does not.
-
-        Both kinds of weights have a bias because the rates are estimates, and because ``limit`` bounds them.
-
-        There are two assumptions. First, whether a client replies depends on the client, and not on its
-        update in this round. Second, clients reply independently of each other. With over-selection, which
-        takes the first replies of many clients, the second assumption is nearly true.
+        Both have a bias because the rates are estimates, and because ``limit`` bounds them. Both assume that
+        clients reply independently of their updates in this round and of each other. With over-selection,
+        they do not reply quite independently of each other.
 
         Parameters
         ----------
@@ -104,8 +95,8 @@ class ResponseRates:
         clients : array_like of int, shape (S,)
             The selected clients.
         responded : array_like of bool, shape (S,)
-            Whether each client sent a usable reply. Call `observe` for this round only after `correct`. The
-            rates must not depend on the replies that they correct.
+            Whether each client sent a usable reply. Call `observe` for this round only after `correct`, since
+            the rates must not depend on the replies whose weights they correct.
         """
         factors = 1.0 / self.rates(clients)
         given = checks.floats("weights", weights, factors.size)

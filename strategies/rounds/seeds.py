@@ -14,8 +14,8 @@ def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> 
     seed, round, client : int
         The seed of the run, the round and the index of the client, all >= 0.
     purpose : str (default: "client")
-        "client" is for local training, "loss" is for the samples on which a polled loss is computed.
-        "dropout" is for the units that a simulated perceptron drops.
+        "client": local training; "loss": the samples on which a polled loss is computed; "dropout": the units
+        that a simulated perceptron drops.
     """
     return int(generator(seed, round, f"{purpose}-{client}").integers(2**63))
 

@@ -36,7 +36,7 @@ class Opened:
     silent : ndarray of int
         The clients among ``quarantined`` that are quarantined for silence.
     draw : int (default: 0)
-        How many selections the round had before. Only buffered rounds have several.
+        The number of earlier selections in this round. Only buffered rounds have several.
     """
 
     number: int
@@ -122,9 +122,9 @@ class Outcome:
     def client_models(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
         """Yield (position, w_m) of each client whose update is part of the step, in selection order.
 
-        Server strategies that need one reply per client use this method. The weights of these clients are in
-        ``record.weights`` at the same positions. If the guard clipped an update, w_m is moved towards w_t.
-        Otherwise w_m is the mapping in the client's reply, and not a copy. Baselines are not subtracted.
+        The weights of these clients are in ``record.weights`` at the same positions. If the guard clipped an
+        update, w_m is moved towards w_t. Otherwise w_m is the mapping in the client's reply, and not a copy.
+        Baselines are not subtracted.
         """
         for position, update in self._updates.items():
             model: Mapping[str, NDArray[Any]] | None = update.sent

@@ -1,4 +1,4 @@
-"""Buffered rounds: asks clients to train, awaits the replies, and keeps the models from which they train."""
+"""Buffered rounds: asks clients to train, awaits replies, and keeps the models from which clients train."""
 
 from __future__ import annotations
 
@@ -46,10 +46,7 @@ class Gathered(NamedTuple):
 
 
 class BufferedRounds:
-    """Keeps clients busy with training, across the ends of rounds.
-
-    `Buffer` decides which clients are asked. This class sends the messages, awaits the replies, and remembers
-    the models from which clients in flight train.
+    """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients to ask.
 
     Parameters
     ----------
@@ -81,10 +78,10 @@ class BufferedRounds:
         grid: ExchangeGrid,
         limit: float,
     ) -> Gathered:
-        """Keep clients busy until the buffer is full, and return what the round has gathered.
+        """Keep clients busy until the buffer is full, and return the replies and times of the round.
 
-        If no client holds a place, the round ends with the replies so far. If there are no replies yet, the
-        round waits for the first reply of an overdue client, if there is one.
+        If no client holds a place, the round ends with the replies so far. If there are none, the round first
+        waits for a reply of an overdue client, if there is one.
 
         Parameters
         ----------
@@ -203,7 +200,7 @@ class _Ended:
     seconds: dict[int, float] = field(default_factory=dict)  # s until the reply; infinite or NaN: none came
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
-        """End a client's training; ``lost``: a resume cannot repeat it, since its model was not saved."""
+        """End a client's training. ``lost``: a resume cannot ask the client again, as it lacks the model."""
         version = self.buffer.in_flight[client]
         reply = Reply(failure=LATE)
         too_stale = self.buffer.is_too_stale(client)

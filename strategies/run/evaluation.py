@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ClientEvaluation:
-    """Lets a random share of the clients evaluate the model after each round, as the server strategy would.
+    """Lets a random share of the clients evaluate the model after each round.
 
     Parameters
     ----------

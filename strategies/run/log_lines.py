@@ -35,10 +35,10 @@ def as_text(metrics: Mapping[str, int | float | list[int] | list[float]]) -> str
 
 @contextmanager
 def counts_not_logged() -> Iterator[None]:
-    """Keep the counts of the server strategy out of the log, such as "Sampled 2 nodes (out of 2)".
+    """Keep the server strategy's lines such as "Sampled 2 nodes (out of 2)" out of the log.
 
-    The server strategy is shown the selected clients only, and averages metrics once for each group, so its
-    counts are not those of the round. `SelectionStrategy` logs the selected clients and each failure itself.
+    The server strategy sees only the selected clients, and averages metrics once for each group, so its
+    counts are not those of the round.
     """
 
     def is_kept(line: logging.LogRecord) -> bool:

@@ -41,7 +41,7 @@ class SavedRun:
     parts : mapping of str to Part
         The parts of the run whose state is saved, by name.
     attendance : Attendance
-        What is known about nodes and clients. It is saved, too.
+        What is known about nodes and clients, which is saved, too.
     """
 
     def __init__(

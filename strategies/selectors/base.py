@@ -57,7 +57,7 @@ class Selector(ABC):
     summary: ClassVar[str] = ""
     """Which clients are selected, in a few words that follow "selects clients"."""
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
-    """When E[sum_m c_m u_m] equals the mean of any fixed updates u, weighted by `target_shares`: in each
+    """When E[sum_m c_m u_m] equals sum_m s_m u_m for any fixed updates u, where s is `target_shares`: in each
     round ("round"), only on average over many rounds in which availability varies ("long-run"), or never
     ("none")."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
@@ -73,13 +73,12 @@ class Selector(ABC):
     """True if selections and weights depend on no quantity that is computed from clients' data during the
     run. Sizes, groups and constants that are given beforehand count as public."""
     equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
-    """When each draw may count as one vote of equal weight, which server strategies that see single
-    replies require. "with replacement": only if the setting `replacement` is True. "never": weights correct
-    for unequal probabilities."""
+    """When each draw may count as one vote of equal weight. Server strategies that see single replies require
+    this. "with replacement": only if the setting `replacement` is True. "never": weights correct for unequal
+    probabilities."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
-    its own; see ``Selection.parts``. `unbiased` is then a statement about E[sum_m c_m parts_m u_m] for each
-    part."""
+    its own; see ``Selection.parts``. `unbiased` then applies to each part."""
     clients_decide: ClassVar[bool] = False
     """True if each client decides itself whether it accepts an `invitation` to train, and scales its own
     update. The server then knows neither this scale nor the unscaled update."""
@@ -229,7 +228,7 @@ class Selector(ABC):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
     ) -> Floats:
-        """Return (n,) the share of some clients in the sum of the available clients' sizes.
+        """Return (n,) the clients' shares of the sum of the available clients' sizes.
 
         For a selector that is unbiased in every round, these are entries of `target_shares`. If few clients
         are unavailable, no pass over all clients is needed.
@@ -250,7 +249,7 @@ class Selector(ABC):
         return shares
 
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
-        """Learn the norms for which the available clients were asked before the first selection.
+        """Learn the norms that the available clients reported before the first selection.
 
         Parameters
         ----------
@@ -263,7 +262,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused, or `asks_norms` is False; nothing has changed then.
+            If an argument is refused, or `asks_norms` is False.
         """
         if not self.asks_norms:
             raise ValueError(f"{self.name} does not ask for norms, or has learned them: see asks_norms")
@@ -369,9 +368,8 @@ class Selector(ABC):
         """Return the weights after the replies have arrived.
 
         A client that responded has the weight c_m S/S', where S' of the S selected clients responded. The
-        weight of the other clients is 0. This assumes that all selected clients fail independently and with
-        equal probability. Then, given the selection and S' >= 1, each subset of S' clients is equally likely
-        to respond, and the expected aggregate equals the aggregate of all S updates.
+        weight of the other clients is 0. If all selected clients fail independently and with equal
+        probability, the expected aggregate, given S' >= 1, equals the aggregate of all S updates.
 
         Parameters
         ----------
@@ -412,7 +410,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         checks.integer("round", round, low=0)
         # A Selection ensures that its clients are distinct and >= 0, so only the upper limit is checked.
@@ -434,7 +432,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         for name in per_client.keys() - self.per_client.keys():
             raise ValueError(f"{name}: {self.name} has no such setting per client")
@@ -462,7 +460,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If an argument is refused; nothing has changed then.
+            If an argument is refused.
         """
         indexes = self._registered_indexes("clients", clients)
         sizes = self.client_sizes.copy()
@@ -470,7 +468,7 @@ class Selector(ABC):
         self._assign({"client_sizes": sizes})
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Remove clients for good; their indexes are not reused. All clients may be removed.
+        """Remove clients for good. All clients may be removed.
 
         Parameters
         ----------
@@ -480,7 +478,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If a client is unknown or already removed; nothing has changed then.
+            If a client is unknown or already removed.
         """
         registered = self._registered.copy()
         registered[self._registered_indexes("clients", clients)] = False
@@ -505,8 +503,7 @@ class Selector(ABC):
         Raises
         ------
         ValueError
-            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector;
-            nothing has changed then.
+            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
@@ -531,8 +528,8 @@ class Selector(ABC):
         self._check_state(arrays)
         self._assign(arrays)
 
-    # The hooks that a subclass defines. A hook that returns a dict returns the new values of the arrays that
-    # change. It does not assign them to the state itself.
+    # Hooks of subclasses. A hook that returns a dict returns the new values of the arrays that change, and
+    # does not assign them to the state.
 
     @abstractmethod
     def _distribution(self) -> Floats:
@@ -540,7 +537,7 @@ class Selector(ABC):
 
     @abstractmethod
     def _select(self, context: RoundContext) -> Selection:
-        """Select clients. It is called only if a client is available and ``context.k`` is at least 1."""
+        """Select clients. Called only if a client is available and ``context.k`` is at least 1."""
 
     def _candidates(self, context: RoundContext) -> Ints:
         """Return the clients to poll; here all available clients. Called if `polls_for` is not empty."""
@@ -564,9 +561,9 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that change because clients have answered the question for norms.
+        """Return the arrays that `learn_norms` changes. Called if `_wants_norms`.
 
-        `clients` (n,) answered, and `norms` (n,) are their finite answers. Called if `_wants_norms`.
+        `norms` (n,) are the finite answers of `clients` (n,).
         """
         return {}
 
@@ -659,8 +656,7 @@ class Selector(ABC):
         """Return (clients, importance, values) of the clients whose value is usable.
 
         A value is usable if it is finite and its client responded and is still registered. If S'' of the S
-        selected clients have a usable value, the importance returned is W S/S'', under the assumption of
-        `finalize`.
+        selected clients have a usable value, their W is multiplied by S/S'', as in `finalize`.
         """
         usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))

@@ -1,14 +1,12 @@
 """flics-private, the client's side: the invitation, and the client's decision by its private group.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. This file holds the invitation and the client's
-side; the server's side is `flics_private`.
+Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. The server's side is `flics_private`.
 
-A round of `flics-private` goes as follows. Every available client is a candidate and reports a randomised
-group. The server sends each candidate an invitation with an acceptance rate and an update scale for every
-group. The client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). If it
-takes part, it scales its update itself. So the weights of the server are 1, and `finalize` does not change
-them.
+In a round of `flics-private`, every available client is a candidate and reports a randomised group. The
+server sends each candidate an invitation with an acceptance rate and an update scale for every group. The
+client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). A client that
+takes part scales its update itself.
 """
 
 from dataclasses import dataclass
@@ -52,8 +50,8 @@ class Invitation:
 class GroupMember:
     """A client that keeps its group private.
 
-    All its random draws are a function of its secret and the round. So if the server repeats a question in
-    a round, the answer is the same.
+    All its random draws are a function of its secret and the round, so a repeated question gets the same
+    answer.
 
     Attributes
     ----------

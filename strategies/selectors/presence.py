@@ -20,10 +20,9 @@ NOBODY: Ints = np.empty(0, dtype=np.int64)
 class Presence:
     """The available clients, stored in one of two forms.
 
-    If few registered clients are absent, `absent` lists the absent clients. Otherwise `listed` lists the
-    available clients. A round starts from the presence of all registered clients, whose `absent` is empty.
-    `only` and `without` return the presence of the round. Both methods choose the form by the number of
-    absent clients, so the form depends only on the set of available clients.
+    `only` and `without`, called on the presence of all registered clients, return the presence of a round.
+    They choose the form by the number of absent clients, so the form depends only on the set of available
+    clients.
 
     Attributes
     ----------
@@ -93,10 +92,9 @@ class Presence:
         return mask
 
     def of(self, values: A) -> A:
-        """Return (count,) the entries of `values` (M,) that belong to the available clients.
+        """Return (count,) the entries of `values` (M,) for the available clients, by ascending client.
 
-        They are in ascending order of the clients. Do not write to the returned array: it may be `values`
-        itself.
+        Do not write to the returned array: it may be `values` itself.
         """
         return values if self.count == self.registered.size else values[self.clients]  # type: ignore[return-value]
 
@@ -118,7 +116,7 @@ class Presence:
     def holds(self, clients: Ints) -> Bools:
         """Return (n,) whether each of these registered clients (n,) is available.
 
-        This may be called only if `absent` is the stored form, not `listed`.
+        Call this only if `listed` is None.
         """
         absent = self.absent
         if absent is None or absent.size == 0:

@@ -83,8 +83,8 @@ class ProbabilitySelector(Selector):
     def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
         """Return (clients, importance W, sqrt(a) = size ||g||) of the clients whose norm is usable.
 
-        The papers have λ instead of the size. λ is the size divided by the sum of sizes, and this sum cancels
-        wherever two roots sqrt(a) are compared. Unlike λ, sizes do not change when clients join or leave.
+        The papers have λ instead of the size. The quotient of the two, the sum of sizes, cancels wherever two
+        roots are compared. Unlike λ, sizes do not change when clients join or leave.
         """
         clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)
         return clients, importance, self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)

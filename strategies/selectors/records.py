@@ -71,7 +71,7 @@ class Selection:
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
         """Return the selection for a new draw, without copying or checking the arrays of the draw.
 
-        Only the weights may be invalid, because they may have overflowed.
+        Only the weights may be invalid, by overflow.
 
         Raises
         ------
@@ -109,8 +109,8 @@ class Feedback:
         Seconds >= 0 from the message until the server had the client's reply, by the server's clock. None if
         they were not measured, as in a simulation without response times.
     part_norms : ndarray, shape (S, P), or None
-        None if an update has no parts. Otherwise the norms >= 0 of the client's P parts, as the client
-        reported them, before it multiplies the parts by the scales in ``Selection.parts``.
+        None if an update has no parts. Otherwise the reported norms >= 0 of the client's P parts, before
+        their multiplication by the scales in ``Selection.parts``.
 
     Raises
     ------

@@ -59,9 +59,8 @@ _TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
 def view_of(server_strategy: Strategy) -> View:
     """Return the form in which a strategy sees the replies.
 
-    A subclass of a Flower strategy has the view of its parent. If a subclass overrides `aggregate_train`,
-    only its author knows whether the aggregate is all that it needs. The author says so with the class
-    attribute ``steps_from_average = True``. Without this attribute such a subclass is refused.
+    A subclass of a Flower strategy has the view of its parent. A subclass that overrides `aggregate_train` is
+    refused, unless it has the class attribute ``steps_from_average = True``: then its view is the aggregate.
 
     Raises
     ------
@@ -111,9 +110,9 @@ def refusal(
     - *Robust* strategies treat a reply that is far from all others as an attack. A weight of 1/p would move
       an honest reply far from all others. So these strategies see unscaled replies, which is correct only if
       all draws have equal weights. For example, if clients are drawn in proportion to their data, the median
-      of the draws is the median weighted by data. As in Flower, sizes have no other effect. Strategies that
-      use distances between replies see each client once, because copies of a reply would support each other.
-      Krum and MultiKrum take a mean weighted by the number of draws; Bulyan gives each client one vote.
+      of the draws is the median weighted by data. Strategies that use distances between replies see each
+      client once, because copies of a reply would support each other. Krum and MultiKrum take a mean weighted
+      by the number of draws; Bulyan gives each client one vote.
     - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths. If an update were
       multiplied by its weight, the divisor would contain the square of the weight. The paper of q-FedAvg
       assumes draws with equal weights.

@@ -28,13 +28,15 @@ def step(
 ) -> dict[str, NDArray[Any]] | None:
     """Return the new model, with noise in proportion to the largest change that one client can cause.
 
-    This change is the clipping norm C times the largest share of a client in the sum. If the server clips, it
-    first multiplies each update by its weight and then clips, so the share is 1/S. If clients clip, the
-    updates are multiplied by their weights after clipping, so the share is c_m. Flower adds noise for the
-    share 1/S, and for the C that its adaptive clipping chose for the *next* round. This function adds noise
-    if more is needed. The server does not trust clients to clip: it clips their updates again.
+    This change is the clipping norm C times the largest share of a client in the sum:
 
-    The noise added here is seeded by the operating system, and not by the run's seed, which may be known.
+    - If the server clips, it clips each update after the multiplication by its weight, so the share is 1/S.
+    - If clients clip, the updates are multiplied by their weights after clipping, so the share is c_m. The
+      server clips these updates again before the multiplication, since clients may lie.
+
+    Flower adds noise for the share 1/S, and for the C that its adaptive clipping chose for the *next* round.
+    This function adds noise if more is needed. The operating system seeds this noise, since the run's seed
+    may be known.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> 
 def step(
     asked: Asked, round: int, shown: Sequence[Contribution], message: Message, *, copies: bool
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the new model from replies whose updates are not scaled by weights; None if there is none.
+    """Return the strategy's new model from unscaled replies; None if the strategy made none.
 
     If ``copies`` is True, the strategy sees one reply for each draw. If it is False, the strategy sees one
     reply for each client, and ``num-examples`` is how often the client was drawn.

@@ -1,11 +1,10 @@
-"""What a Flower strategy remembers from round to round: momentum, moments, clipping norm, accountant.
+"""Saves and restores what a Flower strategy remembers: momentum, moments, clipping norm, accountant.
 
-This memory is stored as arrays by name. Momentum is ``momentum_vector/NUMBER``. Adam's moments are
+The state consists of arrays by name. Momentum is ``momentum_vector/NUMBER``. Adam's moments are
 ``m_t/PARAMETER`` and ``v_t/PARAMETER``. The adaptive ``clipping_norm`` is a number. The state of a privacy
 accountant is JSON. If a strategy has a method `state_dict`, the arrays that it returns are ``own/NAME``.
 
-The model is not included, because the strategy receives it in each round. The noise of differential privacy
-is not included either, because a file with the noise would reveal the updates that the noise hides. A
+The state holds no noise of differential privacy, because the noise would reveal the updates that it hides. A
 resumed run draws new noise.
 """
 

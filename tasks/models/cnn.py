@@ -81,7 +81,7 @@ class CNN(Network):
     dataset : str (default: "mnist")
         Name of the data set. "digits" is refused, since its images are too small.
     partition, data_dir : str
-        As in `SharedOut`.
+        As in `PartitionedTask`.
 
     Raises
     ------

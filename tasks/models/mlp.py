@@ -21,7 +21,7 @@ class MLP(Network):
         Units of each hidden layer, >= 1. For images of 784 pixels, (64, 30) gives the network of the
         Power-of-Choice paper (appendix F) without its dropout.
     partition, data_dir : str
-        As in `SharedOut`.
+        As in `PartitionedTask`.
     """
 
     def __init__(

@@ -9,12 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from ..base import Arrays, GradientVariance, Metrics, TrainResult, batches
 from ..federated_data import Dataset
-from ..partitioned_task import SharedOut
+from ..partitioned_task import PartitionedTask
 
 _CHUNK = 1000  # samples evaluated at once
 
 
-class Network(SharedOut):
+class Network(PartitionedTask):
     """A network whose parameters have torch's names and layouts. Subclasses define its layers.
 
     At the start, weights and biases are uniform in ±1/sqrt(fan in), as in torch's own layers, but are drawn

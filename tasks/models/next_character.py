@@ -64,7 +64,7 @@ class NextCharacter(Network):
     dataset : str (default: "shakespeare")
         Name of the data set.
     partition, data_dir : str
-        As in `SharedOut`.
+        As in `PartitionedTask`.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class ResNet18(Network):
     dataset : str (default: "cifar100")
         Name of the data set.
     partition, data_dir : str
-        As in `SharedOut`.
+        As in `PartitionedTask`.
 
     Raises
     ------

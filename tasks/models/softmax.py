@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ..base import Arrays, GradientVariance, Metrics, TrainResult, batches
 from ..federated_data import Dataset
-from ..partitioned_task import SharedOut
+from ..partitioned_task import PartitionedTask
 
 
 def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -18,7 +18,7 @@ def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[n
     return logits
 
 
-class Softmax(SharedOut):
+class Softmax(PartitionedTask):
     """p(y | x) = softmax(x W + b) with W (features, classes) and b (classes,), both 0 at the start.
 
     Parameters
@@ -28,7 +28,7 @@ class Softmax(SharedOut):
     bias : bool (default: True)
         Whether the model has b. The model in section G of the OSMD paper has no b.
     partition, data_dir : str
-        As in `SharedOut`.
+        As in `PartitionedTask`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import tasks.datasets
 from deploy import cli
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SuperLink
+from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
 from deploy.runs import comparison_setup
@@ -264,11 +264,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
 ) -> None:
     submitted: list[dict[str, Any]] = []
 
-    def submit(self: SuperLink, config: dict[str, Any], name: str) -> NoReturn:
+    def submit(self: RunningSuperLink, config: dict[str, Any], name: str) -> NoReturn:
         submitted.append(config)
         raise EngineError("Flower refused the run: no")
 
-    monkeypatch.setattr(SuperLink, "submit", submit)
+    monkeypatch.setattr(RunningSuperLink, "submit", submit)
     server = Server(tmp_path / "server", ("localhost",), control_port=1)
     server.save()
     here = ("--dir", str(server.folder))
@@ -318,7 +318,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(SuperLink, "submit", lambda *_: Failed())
+    monkeypatch.setattr(RunningSuperLink, "submit", lambda *_: Failed())
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 1
     assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
@@ -331,11 +331,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
         def over(self) -> bool:  # type: ignore[override]
             raise KeyboardInterrupt
 
-    def follow(self: SuperLink, config: dict[str, Any], name: str) -> Interrupted:
+    def follow(self: RunningSuperLink, config: dict[str, Any], name: str) -> Interrupted:
         self.runs.append(run := Interrupted())  # type: ignore[arg-type]
         return run
 
-    monkeypatch.setattr(SuperLink, "submit", follow)
+    monkeypatch.setattr(RunningSuperLink, "submit", follow)
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 130
     assert f"the run goes on without this command; history: {run / 'history.jsonl'}" in result.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploy.engines.engine import Engine
 from deploy.engines.local_cluster import LocalCluster
-from deploy.engines.superlink import SuperLink
+from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from deploy.hosting.server import CONNECTION, Server
@@ -193,7 +193,7 @@ class ServerFederation(Federation):
             log = self.folder / f"device-{client:02d}.log"
             assert wait_until(lambda log=log: "online as" in log.read_text(), 120), log.read_text()
         server = Server.load(folder)
-        engine = SuperLink(CONNECTION, self.app, folder, server.environment())
+        engine = RunningSuperLink(CONNECTION, self.app, folder, server.environment())
         return held.enter_context(engine)
 
     def _join(self, client: int) -> Running:

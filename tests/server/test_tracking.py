@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import cli
-from deploy.container.settings import planned
+from deploy.container.settings import trials_from_environment
 from deploy.engines import batched
 from deploy.hosting import cli as hosting
 from server.history import read_lines
@@ -132,7 +132,7 @@ def test_a_tracker_that_cannot_be_had_is_refused_before_anything_starts(
     result = CliRunner().invoke(cli, ["server", "run", *given])
     assert (result.exit_code, message in result.stderr) == (2, True)
     with pytest.raises(ValueError, match=r"^COHORT_TRACK = '") as refused:
-        planned(out, {"COHORT_TRACK": track})
+        trials_from_environment(out, {"COHORT_TRACK": track})
     assert message.partition(": ")[2] in str(refused.value)
     assert not out.exists()
 

@@ -41,7 +41,7 @@ def patch_before_fork() -> None:
 def start_no_threads_for_telemetry() -> None:
     """Let this process start no threads for telemetry that is switched off.
 
-    In stock Flower, each of the two threads of a message composes a report, which nobody receives.
+    In stock Flower, two threads for each message compose reports that nobody receives.
     """
     telemetry = importlib.import_module(_TELEMETRY)
     if telemetry.FLWR_TELEMETRY_ENABLED == "1" or telemetry.FLWR_TELEMETRY_LOGGING == "1":

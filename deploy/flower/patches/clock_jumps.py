@@ -1,8 +1,9 @@
 """Keeps runs alive when the clock of the SuperLink's machine jumps forwards, as after the machine's sleep.
 
-In stock Flower a jump by a minute or more ends every run, for two reasons. A task, such as a ServerApp's,
-expires at the time that its last heartbeat has set. And a ServerApp cannot push a message that expires during
-the time that the clock has skipped.
+In stock Flower a jump by a minute or more ends every run, for two reasons:
+
+- A task, such as a ServerApp's, expires at the time that its last heartbeat has set.
+- A ServerApp cannot push a message that expires during the time that the clock has skipped.
 """
 
 from __future__ import annotations

@@ -23,11 +23,10 @@ OPTIONS = {
     "grpc.max_reconnect_backoff_ms": LONGEST_RECONNECT * 1000,  # gRPC's default is 2 min
     "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take
 }
-# Texts in the details of errors that pass by themselves: the SuperLink's database is locked, its disk is
-# full, or too many requests are under way.
+# Texts in the details of temporary errors: the SuperLink's database is locked, its disk is full, or too many
+# requests are under way.
 PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
-# The text that Flower sends in place of the details of any unexpected error in the SuperLink. A request that
-# has failed with this text for `FAILING` s is not repeated any more.
+# The text that Flower sends in place of the details of any unexpected error in the SuperLink.
 HIDDEN = "Internal server error."
 
 _CONNECTION = "flwr.client.grpc_rere_client.connection"

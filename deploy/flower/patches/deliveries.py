@@ -3,9 +3,9 @@
 A connection that breaks loses the request or the answer that is under way. Stock Flower sends the request
 again, but the first attempt may already have changed the SuperLink's state. This module changes four things:
 
-- Stock Flower hands out a message once. If the answer with the message is lost, nobody has the message, and
-  the round waits for the reply until its deadline. Here a node that asks for the next message without having
-  confirmed the last one receives the last one again.
+- Stock Flower hands out a message once. If the answer with the message is lost, the round waits for the reply
+  until its deadline. Here a node that asks for the next message without having confirmed the last one
+  receives the last one again.
 - A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
   round's deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because
@@ -34,8 +34,7 @@ from deploy.flower.patches.storage.statements import executor
 if TYPE_CHECKING:
     from deploy.flower.patches.storage.past_rounds import PastRounds
 
-# How often a message is delivered at most, since a node may be unable to receive it; also how often the
-# SuperLink tries to store a part.
+# How often a message is delivered at most, and how often the SuperLink tries to store a part.
 ATTEMPTS = 3
 
 _PUSHED = (
@@ -183,7 +182,7 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
 
 
 def store_parts_again(state: Any) -> None:
-    """Let states of this class store a part of a message even if it is stored already or a first try failed.
+    """Let states of this class accept a part that is stored already, and try again if storing fails.
 
     Parameters
     ----------
@@ -213,17 +212,17 @@ def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
 
 
 def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
-    """Let states of this class delete a node's unanswered messages when the node is activated again.
+    """Let states of this class delete the messages that a restarted node had received and not answered.
 
-    These are the messages that the node had received. The SuperLink has deleted their contents, so it cannot
-    deliver them again. A ServerApp that asks for the reply to a deleted message gets Flower's error reply.
+    The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
+    asks for the reply to a deleted message gets Flower's error reply.
 
     Parameters
     ----------
     state : type
         Flower's class SqlLinkState.
     unconfirmed : Unconfirmed
-        Knows which message will be delivered to the node again. That message is kept.
+        Knows the message that will be delivered to the node again. This message is kept.
     """
     activate = state.activate_node
 

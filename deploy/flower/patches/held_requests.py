@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
-HOLD = 60.0  # s that a SuperNode's request is held at most; its heartbeats are held for 20 s
-MAX_HELD = 256  # requests of ServerApps that are held at a time, each in a thread of its own
+HOLD = 60.0  # s that a SuperNode's request is held at most
+MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
-MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered
+MAX_INCOMPLETE = 4096  # the most push sessions with missing parts that are remembered
 
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
@@ -38,8 +38,8 @@ class HeldRequests:
     arrived when all its parts have arrived. If the receiver got the message earlier, it would request the
     missing parts again and again.
 
-    If the last lookup found no message for a receiver, the receiver's next requests access the database only
-    when a message has arrived for the receiver, and once at the end of each request's time.
+    After a lookup that found no message for a receiver, the receiver's requests access the database only when
+    a message has arrived for this receiver, and at the end of their time.
 
     At most one request of each SuperNode is held, and it occupies no thread (`Later`). A ServerApp's request
     is held in its thread.
@@ -47,8 +47,8 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._requests: dict[_Receiver, _Request] = {}
-        # The message ids that each receiver's last lookup named. A SuperNode's lookup names none: it asks for
-        # any message. An entry is removed when a message has arrived for the receiver.
+        # The message ids that each receiver's last lookup named; none if a SuperNode asked for any message.
+        # An entry is removed when a message has arrived for the receiver.
         self._seen: dict[_Receiver, frozenset[str]] = {}
         # The incomplete messages of each push session: the missing parts and the receiver of each message.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
@@ -202,11 +202,11 @@ class HeldRequests:
     def _begin(self, request: _Request, receiver: _Receiver, ids: frozenset[str]) -> bool:
         """Note a request, and return whether a lookup would find nothing now.
 
-        This is so if the receiver's last lookup asked for all of `ids`, and no message has arrived since.
+        A lookup would find nothing if the receiver's last lookup asked for all of `ids`, and no message has
+        arrived since.
         """
         with self._lock:
-            # A receiver that asks again has abandoned its earlier request. The earlier request must not get
-            # the message.
+            # A receiver that asks again has abandoned its earlier request, which must not get the message.
             if before := self._requests.get(receiver):
                 before.end()
             self._requests[receiver] = request

@@ -1,13 +1,12 @@
 """Lets SuperNodes and apps fetch or send several small objects of a message with one request.
 
-SuperNodes and ServerApps send these requests to the SuperLink, ClientApps to their SuperNode.
-
-A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
-costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
+A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
+both programs more CPU time than a small object itself, because the request is signed and verified.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
-`join`. A SuperLink without this patch finds no such object, and the SuperNode or the ServerApp then requests
-or sends the objects one by one. All objects of a joined request are read or stored in one transaction.
+`join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
+then requests or sends the objects one by one. All objects of a joined request are read or stored in one
+transaction.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-MOST = 64  # objects of a request
-THREADS = 4  # requests of a transfer at a time, or as many as there are cores if these are fewer
+MOST = 64  # the most objects of a request
+THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 PAUSE = 10.0  # seconds between two lines of the log about a slow transfer
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
 
@@ -90,7 +89,7 @@ def answer_nodes(servicer: Any) -> None:
 
 
 def answer_apps(handlers: Any) -> None:
-    """Let this module of handlers answer joined requests of ServerApps."""
+    """Let this module of handlers answer joined requests of apps."""
     pull, push = handlers.pull_object, handlers.push_object
 
     @wraps(pull)
@@ -112,7 +111,7 @@ def _split_names(names: str) -> list[str]:
 
 
 def _transaction(state: Any) -> AbstractContextManager[Any]:
-    """Return a context manager: all accesses to the state's database in its block are one transaction."""
+    """Return a context manager in whose block all accesses to the state's database are one transaction."""
     session: Callable[[], AbstractContextManager[Any]] = getattr(state, "session", nullcontext)
     return session()
 
@@ -199,7 +198,7 @@ def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
 
         contents = pull_some(object_ids, requests=1)
         if missing := object_ids[len(contents) :] if contents else []:
-            # If the response had no room for all objects, they are large: several requests run at a time.
+            # If the response had no room for all objects, they are large, so several requests run at a time.
             threads = inflatable.get_num_workers(at_once) if len(contents) < MOST else 1
             with _executor(threads) as executor:
                 for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):
@@ -245,7 +244,7 @@ def _executor(threads: int) -> Executor:
 
 
 class Progress:
-    """Logs how far the transfer of a message has come, every `PAUSE` seconds.
+    """Logs every `PAUSE` seconds how many bytes of a message were transferred.
 
     Parameters
     ----------

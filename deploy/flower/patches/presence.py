@@ -1,10 +1,10 @@
 """Marks a node as offline soon after its connection ends: the SuperLink holds one heartbeat of each node.
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
-always has a heartbeat under way (`deploy.flower.patches.connection`), also while its ClientApp trains. The
-SuperLink holds the heartbeat: it answers later. The heartbeat ends when the node's connection ends. This
-happens at once if the SuperNode is killed, and after `SILENCE` seconds if its cable is pulled. The node is
-then marked as offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
+always has a heartbeat under way (`deploy.flower.patches.connection`), whose answer the SuperLink delays. The
+heartbeat's request ends with the node's connection: at once if the SuperNode is killed, after `SILENCE`
+seconds if its cable is pulled. Unless the node returns within `AWAY` seconds, the SuperLink marks it as
+offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
-AWAY = 2.0  # s; a node that has not returned this long after the end of its connection counts as offline
+AWAY = 2.0  # s that a node has to return after its connection has ended; then it is marked as offline
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last heartbeat was answered
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
 SILENCE = 11.0  # s without a byte from a peer, after which its connection counts as ended
-# gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. A device
-# answers a ping only after an upload, so an upload of 4 MB at 40 kB/s would never succeed. So the answer may
-# take ten minutes.
+# gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. But a
+# device answers a ping only after its upload, and 4 MB at 40 kB/s take longer. So the answer may take ten
+# minutes.
 PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
-# gRPC also ends a connection whose peer pings too often. So the server allows twice as many pings as a
-# SuperNode sends.
+# gRPC also ends a connection whose peer pings too often. The server allows twice as many pings as a SuperNode
+# sends.
 SERVER_OPTIONS = {"grpc.http2.min_ping_interval_without_data_ms": int(PING * 500), **PATIENT}
 RETURN = 15.0  # s that nodes have to return after the SuperLink was restarted
 
@@ -95,7 +95,7 @@ class Presence:
         # The nodes from which a heartbeat is expected. For each: until when (time.monotonic(), s), its latest
         # heartbeat, and a function that returns the SuperLink's state.
         self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
-        self._due: list[tuple[float, int]] = []  # a heap: the times and nodes in `_expected`, and old ones
+        self._due: list[tuple[float, int]] = []  # a heap of the times and nodes in `_expected`, some outdated
         self._expects = threading.Condition(self._lock)
         self._marker: threading.Thread | None = None
         self._closing = False
@@ -134,7 +134,7 @@ class Presence:
         def activate_node(this: Any, node_id: int, heartbeat_interval: float) -> Any:
             first = _Heartbeat(connected=False)
             end = time.monotonic() + ENDING
-            while not (returns := self._replaces(node_id, first)) and time.monotonic() < end:
+            while not (returns := self._take_over(node_id, first)) and time.monotonic() < end:
                 time.sleep(ENDING / 20)
             if returns:
                 this.deactivate_node(node_id)
@@ -143,10 +143,10 @@ class Presence:
 
         state.activate_node = activate_node  # type: ignore[attr-defined]
 
-    def _replaces(self, node: int, heartbeat: _Heartbeat) -> bool:
-        """Make this heartbeat the node's latest one and return True; if the node is connected, return False.
+    def _take_over(self, node: int, heartbeat: _Heartbeat) -> bool:
+        """If the node is not connected, make this heartbeat its latest one. Return whether this was done.
 
-        After True, the end of the node's earlier connection has no effect any more.
+        The end of the node's earlier connection then has no effect any more.
         """
         with self._lock:
             latest = self._latest.get(node)
@@ -159,7 +159,7 @@ class Presence:
         """Notice the start and the end of the SuperLink.
 
         After the start, all nodes that were online before have `RETURN` seconds to come back. When the
-        SuperLink ends, so do all connections, and no node is marked as offline.
+        SuperLink itself ends, no node is marked as offline.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class Presence:
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
-        """Note a heartbeat. Return a `Later` that ends when the answer is due; None: answer at once."""
+        """Note a heartbeat. Return a `Later` that ends when the answer is due, or None to answer at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):
@@ -260,12 +260,12 @@ class Presence:
             if state().deactivate_node(node):  # false if the node has signed off or its key was revoked
                 with self._lock:
                     latest = self._latest[node]
-                    # During an activation, the latest heartbeat is its placeholder, which is not connected.
-                    # The node must stay offline then, because Flower refuses to activate an online node.
+                    # During an activation, the latest heartbeat is the placeholder of `activate_node`, which
+                    # is not connected. The node must stay offline, because Flower activates no online node.
                     returned = latest is not heartbeat and latest.connected
                     if not returned:
                         self._offline.add(node)
-                if returned:  # its new heartbeat was acknowledged before `deactivate_node`
+                if returned:  # the new heartbeat was acknowledged before `deactivate_node`
                     state().acknowledge_node_heartbeat(node, HOLD)
                     return
                 getLogger("flwr").warning("Node %d is offline: its connection has ended", node)
@@ -291,7 +291,7 @@ class _Heartbeat:
         self.over = Later(time.monotonic() + HOLD, lambda: None)
 
     def end(self) -> None:
-        """Remember that the heartbeat's request is over: it was answered, or its connection has ended."""
+        """Remember that the heartbeat's request was answered, or that its connection has ended."""
         self.connected = self.answered
         self.over.wake()
 
@@ -299,9 +299,8 @@ class _Heartbeat:
 def _silent_peers() -> set[str]:
     """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
 
-    gRPC could test the connections itself, by pings of the SuperLink. But a device that is uploading
-    megabytes answers a ping only after the upload. The kernel knows when the last byte came. A peer that
-    acknowledges the data that it is downloading is not silent.
+    gRPC's pings would not tell this, because a device that is uploading megabytes answers a ping only after
+    the upload. A peer that acknowledges the data that it is downloading is not silent.
     """
     silent: set[str] = set()
     if sys.platform != "linux":

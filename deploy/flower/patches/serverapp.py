@@ -49,11 +49,12 @@ def patch() -> None:
 def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
     """Wrap `run`, the function that runs an app: the signal `STOP_RUN` then ends the app at once.
 
-    The app gets SystemExit, so it tells its trackers and writes a last line into its history. Then Flower's
-    handler of SIGTERM ends the process. SIGTERM and SIGINT remain Flower's, because they do not say that
-    somebody stops the run: Flower raises SIGINT when the process's parent has died, and the kernel sends
-    SIGTERM. Flower's handlers first tell the SuperLink. If the app waits for an answer on the channel, they
-    wait for the channel, and Flower kills the process 5 s later. The history then has no last line, and the
+    The signal raises SystemExit in the app, so the app informs its trackers and writes the last line of its
+    history. Then Flower's handler of SIGTERM ends the process.
+
+    SIGTERM and SIGINT keep Flower's handlers, because these signals also come when the process's parent has
+    died. The handlers send requests to the SuperLink. If the app waits for an answer on the channel, the
+    handlers wait too, and Flower kills the process after 5 s. The history then has no last line, and the
     follower of the run resumes the run.
     """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
 LOOK = 1.0  # s between two checks for a change that is normally announced
-REMEMBERED = 10_000  # the most results of a function that are cached
+MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
 FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause before a part is requested again
@@ -80,18 +80,16 @@ def like(module: Any, **changed: Any) -> SimpleNamespace:
 def skip_unseen_lines() -> None:
     """Let Flower's logger skip at once the lines that none of its handlers writes.
 
-    Flower logs each request at the level DEBUG. Its handlers write only lines from INFO on, but its logger
-    makes a record of each line before the handlers drop it.
+    Flower logs each request at the level DEBUG, and makes a record of the line before the handlers drop it.
     """
     logger = getLogger("flwr")
     logger.setLevel(max(logger.level, min((each.level for each in logger.handlers), default=0)))
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Make a function that fetches a message's parts ask again sooner for a missing part.
+    """Make a module's function `name`, which fetches a message's parts, fetch a missing part again sooner.
 
-    The first pause is `FIRST_RETRY`. Pauses grow to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
-    `module` and `name` are those of the function.
+    The pauses grow from `FIRST_RETRY` to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
     """
     original = getattr(importlib.import_module(module), name)
     replace(module, **{name: partial(original, initial_backoff=FIRST_RETRY, backoff_cap=LONGEST_RETRY)})
@@ -161,10 +159,10 @@ def retry_after_500() -> None:
 
 
 def use_channel() -> Channel | None:
-    """Let this app send its requests over its channel, if its environment names one (`CHANNEL`).
+    """Let this app send its requests over the channel that its environment names (`CHANNEL`).
 
     A request that is not in `SERVED`, or that the other end does not answer, is sent over HTTP. Returns the
-    channel; None if there is none.
+    channel; None if the environment names none.
     """
     descriptor = os.environ.pop(CHANNEL, None)
     if descriptor is None:
@@ -193,7 +191,7 @@ def use_channel() -> Channel | None:
 
 
 class _LazyClient:
-    """An HTTP client that is made when it is first used. To make one takes 10 ms of CPU time."""
+    """An HTTP client that is made only when it is used: making one takes 10 ms of CPU time."""
 
     def __init__(self, make: Callable[..., Any], **settings: Any) -> None:
         self._make = partial(make, **settings)
@@ -247,7 +245,7 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
             if answer is but:
                 known.pop(key, None)
             else:
-                if len(known) >= REMEMBERED:  # clients choose the arguments, so their number must be limited
+                if len(known) >= MOST_CACHED:  # clients choose the arguments, so their number must be limited
                     known.clear()
                 known[key] = now, answer
         return answer
@@ -279,10 +277,7 @@ def guard_apps() -> None:
 
 
 class _Apps:
-    """Starts the processes of apps.
-
-    If there is a fork server, it forks them. Otherwise they are started by `start_program`.
-    """
+    """Starts the processes of apps: by a fork server if there is one, else by `start_program`."""
 
     def __init__(self) -> None:
         self._fork_server: fork_client.ForkServer | None = None
@@ -330,10 +325,9 @@ class _Apps:
     ) -> None:
         """Start a process as `subprocess.Popen` does, by the fork server if it serves this command.
 
-        A forked process inherits `channel`, its end of a socket pair. A process that is not forked does not.
-        `fork` may start the process in another way. It gets the fork server, the command, and two file
-        descriptors: of the output (None: this process's output) and of `channel`. It returns whether it has
-        started the process.
+        Only a forked process inherits `channel`, its end of a socket pair. `fork` may start the process in
+        another way. It gets the fork server, the command, and two file descriptors: of the output (None: this
+        process's output) and of `channel`. It returns whether it has started the process.
         """
         if self._fork_server is None or command[0] not in self._names:
             start_program(command, **settings)

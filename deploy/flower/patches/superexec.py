@@ -1,7 +1,7 @@
 """The patch of `flower-superexec`, and a thread that replaces this program.
 
 `flower-superexec` is an executor: it starts the process of an app (a ClientApp or a ServerApp) for each task.
-The thread replaces this program in a SuperNode, and in a SuperLink that starts its ServerApps itself.
+The thread replaces it in a SuperNode, and in a SuperLink that starts its ServerApps itself.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def patch() -> None:
 class SuperExecThread(threading.Thread):
     """Starts the process of an app for each task, as the program `flower-superexec` does.
 
-    The apps send their requests over a channel. If the channel does not serve a request (see `SERVED`) or
-    cannot answer it, the app sends the request over HTTP, as in stock Flower.
+    The apps send their requests over a channel (see `use_channel`).
 
     Parameters
     ----------
@@ -117,7 +116,7 @@ class SuperExecThread(threading.Thread):
             try:
                 while (acquired := self._handlers.acquire_task(request, self._state)).token:
                     self._plugin.launch_task(token=acquired.token, task=acquired.task)
-            except Exception as error:  # the next app may start
+            except Exception as error:  # another app may still start
                 getLogger("flwr").exception("An app could not be started: %s", error)
 
     def _start_app(self, command: list[str], **settings: Any) -> None:
@@ -153,12 +152,12 @@ class SuperExecThread(threading.Thread):
     def _report_lost(self, token: str, app: str) -> None:
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
-        Without this report, a SuperLink or SuperNode would notice the failure after two minutes without the
-        app's heartbeats (`superlink.PATIENCE` times 30 s, `supernode.PATIENCE`).
+        Without this report, the failure would be noticed after two minutes without the app's heartbeats
+        (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # A task that has not begun is not reported. If the app was not forked, it has no channel (see
-        # `_Apps.start`) and may still be starting. If the app was forked, Flower starts it again.
+        # A task that has not begun is not reported: an app that was not forked has no channel (`_Apps.start`)
+        # and may still be starting, and Flower starts a forked app again.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):

@@ -36,17 +36,15 @@ from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Python's switch interval, s: how long one thread computes until a waiting thread may compute. Each waiting
-# thread wakes up after this time: with Python's 0.005 s, 300 requests that arrived at once switched threads
-# 57,000 times a second.
+# Python's switch interval, s: a thread that waits for the interpreter wakes up this often. With Python's
+# 0.005 s, 300 requests that arrived at once switched threads 57,000 times a second.
 SWITCH = 0.05
-# The thresholds of Python's garbage collector: the number of new objects after which it collects the youngest
-# objects, and the number of such collections after which it collects older objects. Python's 700 and 10 suit
-# small programs; the held requests of 1,000 nodes have some 10^6 objects.
+# The thresholds of Python's garbage collector (`gc.set_threshold`). Python's defaults suit small programs;
+# the held requests of 1,000 nodes have some 10^6 objects.
 GARBAGE = (10_000, 50, 50)
 LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
-PATIENCE = 4
-"""A ServerApp counts as dead after `PATIENCE` times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
+MISSED_HEARTBEATS = 4
+"""A ServerApp counts as dead after this many times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
 
 A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
 to `shared.FAILING` s."""
@@ -101,7 +99,7 @@ USED = (
 
 
 def patch() -> None:
-    """Apply the changes that `deploy.flower.patches` lists for the SuperLink, except its guards."""
+    """Apply all patches of the SuperLink except its guards."""
     fork_apps()
     skip_unseen_lines()
     sys.setswitchinterval(SWITCH)
@@ -113,7 +111,7 @@ def patch() -> None:
     messages.patch()
     nodes.patch()
     pushes.patch()
-    replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
+    replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()
     for name in ("SqlLinkState", "InMemoryLinkState"):
@@ -131,7 +129,8 @@ def patch() -> None:
     replace(_FLEET, MessageToDict=lambda request: request)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
-    # traffic. Deleting and storing take the write lock, of which the database has only one.
+    # traffic. Deleting and storing take the database's only write lock. Here these accesses happen at most
+    # once in `LOOK` seconds, so a revoked key stays valid for as long.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     clock_jumps.ClockJumps(state)
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
@@ -140,8 +139,8 @@ def patch() -> None:
     replace(_FLEET_HANDLERS, check_abort=remembered(check_abort))
     _Traffic(state)
 
-    # When the SuperLink ends, Flower waits for all requests, however long they take. A program that follows a
-    # run's log has a request under way until the run ends.
+    # When the SuperLink ends, Flower waits for all requests. A program that follows a run's log has a request
+    # under way until the run ends.
     uvicorn = importlib.import_module(_SUPERLINK).uvicorn
     run = partial(uvicorn.run, timeout_graceful_shutdown=LONGEST_SHUTDOWN)
     replace(_SUPERLINK, uvicorn=like(uvicorn, run=run))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
 SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
-PATIENCE = 120
+LONGEST_SILENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
 
 In stock Flower these are 30 and 60 s. While a fork server imports torch, it forks no process. On a slow
@@ -81,7 +81,7 @@ USED = (
 
 
 def patch() -> None:
-    """Replace the timers in the SuperNode's loop by events, and its `flower-superexec` by a thread."""
+    """Apply all patches of the SuperNode except its guards."""
     fork_apps()
     skip_unseen_lines()
     wait_for_slow_apps()
@@ -108,15 +108,15 @@ def patch() -> None:
 
 
 def wait_for_slow_apps() -> None:
-    """Let a ClientApp's task expire after `PATIENCE` seconds without a sign of life."""
-    replace(_CORE_STATE, HEARTBEAT_DEFAULT_INTERVAL=PATIENCE, HEARTBEAT_PATIENCE=1)
+    """Let a ClientApp's task expire after `LONGEST_SILENCE` seconds without a sign of life."""
+    replace(_CORE_STATE, HEARTBEAT_DEFAULT_INTERVAL=LONGEST_SILENCE, HEARTBEAT_PATIENCE=1)
 
 
 def end_with(loop: Callable[[], None]) -> NoReturn:
     """Run Flower's loop, and end the process when the loop has ended.
 
-    The loop returns or raises only after an error. If the process went on, its HTTP server would keep it
-    alive although it does nothing.
+    The loop returns or raises only after an error. Without this, the HTTP server would keep the useless
+    process alive.
     """
     try:
         loop()
@@ -181,10 +181,9 @@ def reply_to_unreceived_messages(loop: Any) -> None:
 def await_replies(loop: Any) -> None:
     """Let the loop wait for the reply to the message that it has received last.
 
-    Stock Flower's loop receives a message, waits for any reply, and sends it. If a run ends while its message
-    is being received, the loop drops the message, but the ClientApp still replies to it. From then on, the
-    loop of stock Flower finds an old reply after each message. So it sends every reply a round late, for
-    ever.
+    Stock Flower's loop receives a message, waits for any reply, and sends this reply. If a run ends while its
+    message is being received, the loop drops the message, but the ClientApp still replies to it. From then
+    on, the loop finds an old reply after each message, and sends every reply a round late.
 
     Parameters
     ----------
@@ -221,8 +220,8 @@ def await_replies(loop: Any) -> None:
 def leave_out_the_database() -> None:
     """Replace Flower's module for databases by a stub, which saves 30 MB of memory.
 
-    Only a SuperLink with --database needs the module. Other programs call this function before they
-    import Flower. With another version of Flower it does nothing.
+    Only a SuperLink with --database needs the module. Call this before Flower is imported. With another
+    version of Flower, this function does nothing.
     """
     if version("flwr") != WRITTEN_FOR:
         return

@@ -1,4 +1,4 @@
-// Draws the page's charts. All text is set as text, never as HTML, which the page's security policy forbids.
+// Draws the page's charts. All text is set as text: the page's security policy forbids HTML.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -1,4 +1,4 @@
-// Asks the server what is new, and shows it. Texts of clients are only ever set as text.
+// Requests the run's numbers again and again, and shows them. All text is set as text, never as HTML.
 "use strict";
 
 const $ = (id) => document.getElementById(id);

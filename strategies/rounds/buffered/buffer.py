@@ -46,74 +46,48 @@ class _Drawn:
 
 
 class Buffer:
-    """The bookkeeping of buffered rounds: decides which clients are asked, and the weights of arrivals.
+    """Decides which clients buffered rounds ask, and computes the weights of their updates.
 
-    **What unbiased means.** Let u_m be fixed updates and λ_m the target shares of the available clients. A
-    selector that is unbiased in every round returns weights with E[Σ_m c_m u_m] = Σ_m λ_m u_m. With a budget
-    of n draws, call n c_m the *credit* of client m. So for one selection, E[Σ credit_m u_m] = n Σ λ_m u_m. A
-    run is unbiased if this holds for all its selections, and if each credit becomes part of the weight of
-    exactly one update.
+    Let λ_m be the target shares of the available clients, and Λ their sum over the idle clients.
 
-    **A client cannot be drawn while it trains.** A client that trains ten times as long as the others is idle
-    at fewer of the draws. In FedBuff, weights take only the idle clients into account. So the slow client
-    sends fewer updates, none of which weighs more, and its share of the aggregate is too small. The selector
-    cannot correct this share, since it depends on the durations of all clients.
+    **Weights.** When n places are free, the selector draws among the idle clients with a budget of n.
 
-    **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
-    from the idle clients. Let Λ be the sum of λ_m over the idle clients. The selector's weights satisfy E[Σ
-    c_m u_m] = Σ λ_m/Λ u_m over the idle clients. The credit of a drawn client is ``n Λ c_m``, so E[Σ credit_m
-    u_m] = n Σ λ_m u_m over the idle clients. A busy client gets the additional credit ``n λ_m`` for the
-    update on which it is working. If the client could be drawn, this would be its expected credit. So over
-    all available clients, busy or idle, the new credits satisfy E[Σ credit_m u_m] = n Σ λ_m u_m. Each credit
-    becomes part of the weight of exactly one update. The number n and the set of busy clients are known
-    before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m, summed over the draws, is a martingale with mean 0.
-    By optional stopping, its mean is also 0 at the end of every round, whatever the durations are, even if
-    they depend on the clients and on u. The sum over the used updates lacks only the credits of updates that
-    have not arrived. These credits were given during about one longest duration, so their sum does not grow
+    - A drawn client gets the *credit* ``n Λ v_m``, where v_m is the weight that the selector returns.
+    - A busy client gets the credit ``n λ_m`` for the update that it is working on. If the client could be
+      drawn, this would be its expected credit.
+
+    A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``, where τ_m is the
+    staleness, N the number of draws so far (the sum of n), and A how many times clients were asked so far. So
+    without the staleness factor, the weights of a step have the sum 1 on average. If replies are missing or
+    rejected, `Selector.finalize` multiplies by S/S', which is unbiased if all clients fail equally often.
+    ``Selection.importance`` is computed in the same way from the importance in each draw.
+
+    **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would
+    have too small a share of the aggregate, since they are idle at fewer of the draws. Let u_m be fixed
+    updates. A selector that is unbiased in every round has E[Σ v_m u_m] = Σ λ_m/Λ u_m over the idle clients.
+    So over all available clients, each selection gives E[Σ credit_m u_m] = n Σ λ_m u_m. Since n and the busy
+    clients are known before the selection, the sum over the selections of Σ credit_m u_m - n Σ λ_m u_m is a
+    martingale. By optional stopping, its mean is 0 at the end of every round, even if durations depend on the
+    clients and on u. The credits of updates that have not arrived are missing, but their sum does not grow
     with the run. So after N draws, the shares of the clients in the sum of all aggregates are λ, up to
-    O(1/N).
+    O(1/N). This does not hold if a client's update depends on how long this one training took: then long
+    trainings count more.
 
-    **What happens to slow clients.** Each client gets credit at a rate in proportion to λ_m, whether it is
-    fast or slow. A slow client sends fewer updates, and each of them has the weight of all draws during its
-    training. If every draw were a training of its own, a queue would grow before each slow client
-    (generalised AsyncSGD, Leconte et al. 2024, Queuing dynamics of asynchronous federated learning). Here no
-    queue grows, and C clients are busy all the time. The price is variance: few updates with large weights
-    vary more than many updates with small weights. The result assumes fixed updates u_m: if a client's update
-    depends on how long this one training took, long trainings count more.
+    **What is biased.** With a staleness power above 0, the mean weight of a client is λ_m s_m, where s_m is
+    the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients. A division by s_m would not
+    help: a client's τ hardly varies, so the division would cancel the staleness factor. If updates are
+    rejected because of `max_staleness`, or a client fails more often than others, their credit is lost. With
+    ``counts_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay biased.
 
-    **Weights.** Let N be the number of draws so far (the sum of n), and A how many times clients were asked
-    so far. A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``. N/A is the
-    mean number of draws that an update stands for, so without the staleness factor the weights of a step have
-    the sum 1 on average. N/A is known before the updates of the step, and converges, so it does not change
-    the shares. If replies are missing or rejected, `Selector.finalize` multiplies by S/S', which is unbiased
-    if all clients fail equally often. ``Selection.importance`` is computed in the same way from the
-    importance in each draw.
+    **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
+    first buffers before any norm or direction is known. So the first round of a run ends only after C
+    arrivals, if C is more than K. And in t rounds with R available clients, at most 2 + 2 K t/R arrivals of a
+    client count towards K. The other arrivals are used in the step of their round. With
+    ``mode.count_busy=False``, every K arrivals end a round, as in FedBuff.
 
-    **What is biased.** There is a bias in four cases. With a staleness power above 0, the mean weight of a
-    client is λ_m s_m, where s_m is the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients.
-    If updates are rejected because of `max_staleness`, or a client fails more often than others, their credit
-    is lost. With ``counts_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay
-    biased.
-
-    **Why the default power is 0.** Weights divided by s_m would have the mean λ_m again. But τ varies mostly
-    between clients, and little between the updates of one client: a client's staleness is about its own
-    duration divided by the duration of a round. If a client's τ does not vary at all, (1 + τ)^-power divided
-    by s_m is 1 for all its updates, so the division cancels the staleness factor. If τ varies, only the
-    updates that took longer than usual for their client weigh less. The price would be that s_m must be
-    learned for each client, with a bias while it is learned.
-
-    **Clients that reply at once.** Clients that reply at once would fill the first buffers before any norm or
-    direction is known. Later, they would fill most buffers before the updates of other clients arrive: three
-    such liars fill a buffer of K = 3. So the first round of a run ends only after C arrivals, if C is more
-    than K. And if n clients are available, at most 2 + 2 K t/n arrivals of a client count towards K in t
-    rounds. So over many rounds no client has more than twice the mean share of the arrivals that end rounds.
-    Updates that do not count are used as well, in the step of their round, so the rule changes no credit. If
-    no client is left to ask, the round ends. With ``mode.count_busy=False``, every K arrivals end a round, as
-    in FedBuff.
-
-    **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
-    it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
-    once in a round, and memory is bounded by the number of clients that were asked.
+    **Each client is used at most once in a round.** While its update waits in the buffer, or after it has
+    failed, it counts as busy until the round ends. So memory is bounded by the number of clients that were
+    asked.
 
     Parameters
     ----------
@@ -229,12 +203,12 @@ class Buffer:
 
     @property
     def _pause(self) -> float:
-        """The number of rounds in which one arrival of a client counts."""
+        """The least mean number of rounds between two arrivals of a client that count."""
         return self._available / (_COUNTS * self.size)
 
     @property
     def enough(self) -> int:
-        """How many arrivals end the round: K; in round 1 with `count_busy`, the larger of K and C."""
+        """The number of arrivals that end the round: K; in round 1 with `count_busy`, max(K, C)."""
         if self._round > 1 or not self.mode.count_busy:
             return self.size
         return max(self.size, self.mode.concurrency)
@@ -248,7 +222,7 @@ class Buffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffer holds enough arrivals that count to end the round."""
+        """Whether the number of arrivals that count has reached `enough`."""
         return len(self._counted) >= self.enough
 
     @property

@@ -1,4 +1,4 @@
-"""The directions of the newest updates of buffered rounds. The guard compares clients by them."""
+"""Remembers the directions of updates in buffered rounds, by which the guard compares clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..recent_values import Agreements
 _UPDATES = 128
 """How many updates are remembered."""
 _KEPT = 4
-"""This many of each client's newest updates are forgotten last."""
+"""How many of each client's newest updates are forgotten last."""
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
@@ -33,8 +33,8 @@ class VersionedDirections:
     With more company, the cosine of the update with the weighted sum is more reliable. A client's agreement
     is the mean of the cosines of all its remembered updates, weighted by their company.
 
-    The first client that sends an update of the newest model has little company, so this update hardly counts
-    in its agreement. The update counts when the updates of other clients from the same model have arrived.
+    The first update from the newest model has little company, so it hardly counts until other clients'
+    updates from this model arrive.
 
     The time of a round with n updates is O(128² (128 + D)).
     """

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 class Rebased(Mapping[str, NDArray[Any]]):
     """w_t + (w_m - w_s) for a client m that trained from w_s. Each array is computed when it is accessed.
 
-    The rest of a round then sees the update w_m - w_s as an update of the current model w_t. The sums are in
-    float32, or in the arrays' type if it is wider, so the update has the rounding errors of numbers of the
-    model's size, as does every model that a client sends.
+    The sums are in float32, or in the arrays' type if it is wider.
 
     Parameters
     ----------

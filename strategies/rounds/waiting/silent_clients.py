@@ -35,16 +35,14 @@ class Patience:
     client reports is an answer. A client that goes offline before its answer is expected is not silent.
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
-    after each further silence for 64. Every three answers cancel one silence. An answer that arrives after
-    the wait is an answer too, and its response time is remembered. A late answer also ends the
-    quarantine at once, unless two silences of one kind of message are not cancelled yet.
+    after each further silence for 64. Every three answers cancel one silence; late answers count, too. A late
+    answer also ends the quarantine if at most one silence of each kind of message is not cancelled yet.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 
     `RoundLogic.open` ignores these quarantines if they would leave out too many clients at once.
 
-    Nothing is random: the state depends only on the answers and on their times by the server's clock. The
-    computation for a message to S clients is O(S).
+    The computation for a message to S clients is O(S).
 
     Parameters
     ----------
@@ -117,7 +115,7 @@ class Patience:
         self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
 
     def forgive(self, client: int) -> None:
-        """End a client's quarantine, unless two silences of one kind of message are not cancelled yet."""
+        """End a client's quarantine if at most one silence of each kind of message is not cancelled yet."""
         if (self._debts[client] <= _SILENCE).all():
             self._quarantined_until[client] = 0
             self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]

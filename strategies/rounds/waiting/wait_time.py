@@ -172,8 +172,8 @@ class Wait:
     def _outcome(self, waited: float) -> tuple[Bools, Bools]:
         """Return (n,) whether each client answered, and (n,) whether it was silent.
 
-        Both are False for a client whose wait was cut short because enough other clients had answered. Both
-        are also False for a client that went offline before its answer was expected.
+        Both are False for a client whose wait was cut short because enough other clients had answered, and
+        for a client that went offline before its answer was expected.
         """
         heard, allowed = ~np.isnan(self._answered), self._allowed()
         gone = self._lost >= np.minimum(self._expected(), allowed)

@@ -10,9 +10,9 @@ from .uniform import UniformSelector
 class FullSelector(UniformSelector):
     """Selects every available client once, with W = 1, so the aggregate has no variance from sampling.
 
-    `clients_per_round` and the setting `replacement` have no effect. If the budget of a round is below 1, no
-    client is selected. With any other budget all available clients are selected. `probabilities` holds 1/M
-    for each of the M registered clients.
+    `clients_per_round` and the setting `replacement` have no effect. A round with a budget below 1 selects no
+    client; any other round selects all available clients. `probabilities` holds 1/M for each of the M
+    registered clients.
     """
 
     name = "full"

@@ -11,9 +11,8 @@ from ..probability import StreamSelector
 class MultinomialSelector(StreamSelector):
     """p_m = λ_m = size_m / sum of the registered clients' sizes.
 
-    With replacement, a client that was drawn N_m times trains once and has the weight N_m/K. (In the analysis
-    of Power-of-Choice the copies of a client perform local updates independently, so their noise averages
-    out.) Multinomial sampling is a strong baseline if ||g_m|| differs little between clients.
+    With replacement, a client that was drawn N_m times trains once and has the weight N_m/K. Multinomial
+    sampling is a strong baseline if ||g_m|| differs little between clients.
     """
 
     name = "md"

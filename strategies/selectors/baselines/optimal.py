@@ -15,9 +15,8 @@ from ..importance.reported import ReportedSelector
 class OptimalSelector(ReportedSelector):
     """p_m = sqrt(a_m) / sum_j sqrt(a_j) with a_m = λ_m² ||g_m||², so p ∝ λ_m ||g_m||.
 
-    The selector polls all available clients for the norms of their updates in this round. So every available
-    client trains in every round, although sampling is meant to avoid this. The unit of norms does not matter.
-    The paper's p has no floor. The small floor of `ThinFloorSettings` is ours.
+    All available clients train in every round to report the norms of their updates. The unit of norms does
+    not matter. The small floor of `ThinFloorSettings` is ours.
     """
 
     name = "optimal"

@@ -49,8 +49,8 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
     all clients in this round. Here the norm of a client is that of its last update.
 
-    The number of draws of a cluster does not depend on how much the norms in the cluster vary. If half of the
-    clients are in a cluster of small norms, this cluster gets half of the draws. Then ``fed-is`` is better.
+    A cluster gets its share of the draws however small its norms are. So if half of the clients have small
+    norms, ``fed-is`` is better.
     """
 
     name = "cluster-is"

@@ -71,31 +71,26 @@ class DeltaSettings(ImportanceSettings):
 class DeltaSelector(ReportedSelector):
     """p_i ∝ λ_i sqrt(α1 ζ_i² + α2 σ_i²) (eq. 13), over all available clients.
 
-    ``reports["diversity"]`` is the distance ||g_i - mean g||, and ``reports["gradient_variance"]`` is σ_i²,
-    the variance of the gradient between the n mini-batches of the round's local steps, with the divisor n - 1
-    where the paper has |B| = n. The steps are at different models, so σ_i² also contains the drift of the
-    gradient. In the mean of g, an update longer than ten times the median length counts as if it had ten
-    times the median length (`numerics.robust.mean_weights`), so that no single client determines all
-    distances; the paper has the exact mean. Eq. 13 has the exact gradients of all clients at the global
-    model. Here g_i is computed from the client's update, as in section 4 of the paper, so ζ_i also contains
-    the noise of the mini-batches and the drift. A client that reports only one of the two numbers counts as
-    not having answered. So does a client whose training is a single mini-batch, since the divisor n - 1 is 0
-    (the paper's |B| gives σ_i = 0); the app and the simulator refuse a run with one local step.
+    ``reports["diversity"]`` is the distance ||g_i - mean g||. ``reports["gradient_variance"]`` is σ_i², the
+    variance of the gradient between the n mini-batches of the round's local steps. A client that reports only
+    one of the two counts as not having answered. Differences from eq. 13:
 
-    g_i is the sum of the gradients over all local steps, while σ_i² is the variance of a single step.
-    Therefore ζ_i is the distance divided by ``local_steps``; without this division ζ_i would grow with the
-    number of local steps and dominate σ_i. If ``local_steps`` is not given, the app and the simulator take
-    the number of local steps from the run. This number is unknown in two cases: in the library
-    (`presets.Delta` has an argument for it), and in a simulation that counts epochs, where clients make
-    different numbers of steps. In these cases ``local_steps`` is 1 unless it is given, and then ζ_i² is too
-    large by the square of the number of steps.
+    - g_i is the sum of the gradients over the local steps, computed from the client's update as in section 4
+      of the paper. So both numbers also contain the drift over the steps. ζ_i is the distance divided by
+      ``local_steps``, because σ_i² is the variance of a single step.
+    - In the mean of g, the length of an update counts as at most ten times the median length
+      (`numerics.robust.mean_weights`), so that no single client determines all distances.
+    - σ_i² has the divisor n - 1 where the paper has |B| = n. So a client with a single mini-batch has no
+      σ_i², and the app and the simulator refuse a run with one local step.
 
-    The comparison with uniform sampling in section 3.4 of the paper has α1 and α2 swapped. Eq. 13 and the
-    constants of Corollary 3.7 follow from eq. 11. The p of eq. 13 minimises a bound, and not the variance of
-    the aggregate. If a large component is common to all gradients, clients near the mean are drawn rarely
-    and get large weights, and DELTA does worse than uniform sampling. The toy example in appendix B.1 shows
-    the opposite, but it takes plain means of the selected pairs. With unbiased weights, uniform sampling is
-    better in this example, too.
+    If ``local_steps`` is not given, the app and the simulator take it from the run. It is 1 by default in the
+    library, and in a simulation that counts epochs; ζ_i² is then too large by the square of the number of
+    steps.
+
+    The p of eq. 13 minimises a bound, not the variance of the aggregate. If a large component is common to
+    all gradients, clients near the mean are drawn rarely and get large weights, and DELTA does worse than
+    uniform sampling. (Appendix B.1 shows the opposite, because it takes plain means.) Section 3.4 of the
+    paper has α1 and α2 swapped; eq. 13 and Corollary 3.7 follow from eq. 11.
     """
 
     name = "delta"

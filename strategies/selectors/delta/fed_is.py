@@ -11,13 +11,11 @@ from ..importance.importance import ImportanceSettings
 class FedISSelector(OptimalSelector):
     """p_i = ||ĝ_i|| / sum_j ||ĝ_j|| (eq. 5), with λ_i ||ĝ_i|| instead of ||ĝ_i|| if sizes are unequal.
 
-    The paper states the form for unequal sizes after eq. 34, where q_i is λ_i.
+    The paper states the form for unequal sizes after eq. 34, where q_i is λ_i. ĝ_i is the sum of the
+    gradients over the local steps.
 
     FedIS is ``optimal`` with a larger floor. The paper assumes a floor (p >= γ > 0) but does not define it.
-    ĝ_i is the sum of the gradients over the local steps. Dividing ĝ_i by the number of local steps, which is
-    equal for all clients, would not change p. With the p of eq. 5 the second moment of one draw's estimate is
-    ((1/m) sum ||ĝ_i||)². The second moment exceeds the variance of the estimate by ||(1/m) sum ĝ_i||². By a
-    misprint, eq. 76 has the norm of the mean instead of the mean of the norms.
+    By a misprint, eq. 76 has the norm of the mean of the ĝ_i instead of the mean of the norms.
 
     All norms must be known before each round. ``prac-is`` needs only the norms of the selected clients.
     """

@@ -32,12 +32,11 @@ class PracDeltaSelector(PracticalSelector):
     """Divides the selected clients' probability among them, with s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
 
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
-    `delta.DeltaSelector` explains their units. Section 4 of the paper prints the distance of the sums over
-    the local steps, without this division; ``local_steps=1`` gives this form. A client that was drawn several
-    times counts once in the plain mean. With FedVARP, distances are between the updates minus the remembered
-    updates (`rounds.control_variates.FedVARP`). A client may reply without a variance, for example if its app
-    is not Cohort's. The mean of the reported variances then stands for its variance. If no client reports a
-    variance, s_i is sqrt(α1) ζ_i.
+    `delta.DeltaSelector` explains their units. Section 4 of the paper prints no such division;
+    ``local_steps=1`` gives this form. With ``diversity_mean="plain"``, a client that was drawn several times
+    counts once in the mean. With FedVARP, distances are between the updates minus the remembered updates
+    (`rounds.control_variates.FedVARP`). A client that replies without a variance gets the mean of the
+    reported variances. If no client reports a variance, s_i is sqrt(α1) ζ_i.
     """
 
     name = "prac-delta"

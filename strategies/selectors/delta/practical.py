@@ -19,14 +19,12 @@ class PracticalSelector(ImportanceSelector):
 
     s_i is the score of the update of client i, in any unit. The paper has no λ in this formula. At the start
     p = λ (the paper: 1/m, which is the same for equal λ). The state holds a level l_m for each client, 1 at
-    the start, and p ∝ λ_m l_m. So p always sums to 1, and corrected sizes change p at
-    once. A common factor of all levels has no effect. A joining client gets the mean level, so its p is its
-    λ. The probability of a removed client is divided among the others in proportion to their p. Selected
-    clients without a score do not belong to S. If all scores are 0, p does not change.
+    the start, and p ∝ λ_m l_m, so corrected sizes change p at once. A joining client gets the mean level, so
+    its p is its λ. The probability of a removed client is divided among the others in proportion to their p.
+    Selected clients without a score do not belong to S. If all scores are 0, p does not change.
 
-    The draws come from q, which is p with the floor of `ImportanceSelector`. Without the floor, a client with
-    a score of 0 would never be drawn again. Scores are compared only with other scores of the same round. So
-    if K is small, the distribution changes slowly.
+    The draws come from q, which is p with the floor of `ImportanceSelector`. Scores are compared only with
+    scores of the same round, so with a small K the distribution changes slowly.
     """
 
     state_axes = Selector.state_axes | {"levels": ("clients",)}

@@ -1,9 +1,7 @@
 """Learns how long each client takes to reply, by a Kalman filter of its log durations.
 
-The functions are pure, on arrays. A duration is the time from the message to a client until the server has
-the client's reply: download, training and upload. z is the log of a duration in seconds. A client's z is
-normal around a mean that drifts. Each client has a Kalman filter, which estimates this mean. The variance of
-the noise is the same for all clients.
+z is the log of a duration in seconds. A client's z is normal around a mean that drifts. Each client has a
+Kalman filter, which estimates this mean. The variance of the noise is the same for all clients.
 """
 
 from typing import NamedTuple
@@ -36,9 +34,9 @@ def learn(
     """Return the knowledge after a round.
 
     A client that did not reply took at least as long as the last reply of the round. For such a client, the
-    filter uses the expected z, given that z is above this bound. If a client's duration becomes a hundred
-    times longer, the filter learns this in two replies. The error of the first reply is clipped, since the
-    reply may be an outlier. The clipped part widens the client's variance, so the second reply counts more.
+    filter uses the expected z, given that z is above this bound. A large error is clipped, since the reply
+    may be an outlier. The clipped part widens the client's variance, so the next reply counts more: the
+    filter learns in two replies that durations are a hundred times longer.
 
     Parameters
     ----------
@@ -56,8 +54,8 @@ def learn(
     Returns
     -------
     Learned
-        The new knowledge. Nothing changes for a client that replied without a known duration, nor for a
-        client that did not reply in a round without any known duration.
+        The new knowledge. Nothing changes in a round without a known duration, nor for a client that replied
+        without a known duration.
     """
     timed = responded & np.isfinite(seconds)
     if not timed.any():

@@ -31,42 +31,31 @@ class _Tilt(NamedTuple):
 
 
 class TimedSelector(StreamSelector):
-    """Chooses p so that a product is small: the part of the variance that depends on p, times a round's time.
+    """Chooses p so that the variance of the aggregate, times the time of a round, is small.
 
-    A mixin. List it before the base class whose distribution q it changes, as `TimedForecastSelector` does.
-    The clients with known durations (`learned`) are sorted by duration and divided into at most 24 groups of
-    about equal numbers. The other clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of group
-    b. Q_b is the sum of q over group b, and P_b is the sum that `round_time.best_masses` chooses instead.
-    Weights are λ_m N_m / (K p_m), where N_m is how often client m was drawn, so the aggregate is unbiased in
-    every round. The factor P_b / Q_b is between a quarter and 4. So if all clients are available, every
-    client keeps at least a quarter of its probability, and its weight is at most 4 times as large as without
-    durations; if some are not available, at most 16 times.
+    A mixin: list it before the base class whose distribution q it changes. The clients with known durations
+    (`learned`) are sorted by duration and divided into at most 24 groups of about equal numbers. The other
+    clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of group b. Q_b is the sum of q over
+    group b, and P_b is the sum that `round_time.best_masses` chooses instead. Weights are λ_m N_m / (K p_m),
+    where N_m is how often client m was drawn, so the aggregate is unbiased in every round. P_b / Q_b is
+    between a quarter and 4, so a client's weight is at most 4 times as large as without durations, or 16
+    times if some clients are unavailable.
 
     The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
     The durations of the other clients are assumed to be distributed as those of all clients with known
-    durations. With fewer than two known durations, p = q. If at most K clients are available, each is
-    selected once with importance 1.
+    durations. With fewer than two known durations, p = q.
 
-    Related work: Luo et al., "Tackling System and Statistical Heterogeneity for Federated Learning with
-    Adaptive Client Sampling" (INFOCOM 2022), minimise the same product, which they derive from a bound of
-    convergence. They replace the expected time of a round, which is an expected maximum of durations, by a
-    sum that is linear in p, and need durations and norms that are known before the run. Here a round's time
-    is the expected maximum of K independent draws from the learned distribution, discretised to 64 durations.
-    Durations (by the server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021)
-    multiplies the utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio,
-    Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws the
-    clients of a round from one tier of speed. All three are biased towards fast clients.
+    The time of a round is the expected maximum of K independent draws from the learned distribution,
+    discretised to 64 durations. Luo et al., "Tackling System and Statistical Heterogeneity for Federated
+    Learning with Adaptive Client Sampling" (INFOCOM 2022), minimise the same product with a sum that is
+    linear in p instead of this maximum, and with durations and norms that are known before the run.
 
-    **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
-    divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =
-    E[min(max, D)]. We computed the best D for lognormal durations. If log seconds have the standard
-    deviation 1 between clients and 0.3 within the durations of one client, the best D is above all durations,
-    since r_m of the slowest client falls to 0 first. So a deadline gains nothing (K = 6 and 20). With 0.5
-    between and 0.3 within, V T is lower by 0 (K = 6) to 8 % (K = 20). Much is gained only if one client's
-    durations vary much: with 1 within, V T is 0.24 to 0.47 times as large, and two to three fifths of the
-    draws are answered. Then the relative error of r_m biases the weight of client m: the client's mean log
-    duration is known up to a standard deviation of about 0.3, which is 30 % of r_m at r_m = 0.4.
-    Buffered rounds avoid the same waits, and need no r_m.
+    No deadline D is chosen together with p. D could minimise V T, too, if weights are divided by each
+    client's probability r_m of answering in time: V = sum q²/(p r), T = E[min(max, D)]. For lognormal
+    durations whose log has the standard deviation 0.5 or 1 between clients and 0.3 within a client, the best
+    D lowers V T by 0 to 8 % (K = 6 and 20). With 1 within a client, V T is 0.24 to 0.47 times as large, but
+    r_m is then known only up to about 30 %, which biases the weights. Buffered rounds avoid the same waits,
+    and need no r_m.
 
     With `lazy_from` clients or more, a round costs O(n log n) for n clients with a known duration, not O(M).
     """

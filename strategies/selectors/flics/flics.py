@@ -104,46 +104,38 @@ class FLICSSelector(GroupSelector):
     """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
     A participant is a selected client that responds. a_j is the number of available clients of group j, K the
-    budget, rounded down, p_j the target share of group j, ŝ_j the mean number of participants of group j per
-    round, g(m) the group of client m, and S the set of selected clients. (In the paper, k(t) limits an
-    expected number, so it may be fractional.) In round t::
+    budget, rounded down (in the paper it may be fractional), p_j the target share of group j, ŝ_j the mean
+    number of participants of group j per round, g(m) the group of client m, and S the set of selected
+    clients. In round t::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
         each available client of group j is selected with probability r_j/a_j      (so |S| may exceed K)
         ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  where r̂_j is the number of participants of group j in this round
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
-    With ``design="numbers"`` the server draws a number of clients of each group instead (Remark 4): r_j,
-    rounded up or down at random so that its mean is r_j and |S| is at most K. The clients of a group are
-    drawn with equal probability. The probability of a client stays r_j/a_j, and the numbers vary less.
+    With ``design="numbers"`` the server rounds r_j up or down at random, and selects this number of clients
+    of group j uniformly (Remark 4). The probability of each client stays r_j/a_j, and |S| is at most K.
 
-    Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j. After
-    about 60 rounds it is within 2 % of p_j, averaged over the availability processes that were tried. In one
-    run, the weight of a group that is often absent may be off by a quarter, even after 2000 rounds. Algorithm
-    1 of the paper is printed with three errors. Line 7 divides by t - 1, which is 0 at t = 1. Lines 12 and 14
-    apply the same scaling twice. Line 14 also divides by |S|. With these errors the step is too small by
-    orders of magnitude. If K depends on the availability, the direction of the step is wrong, too.
+    Δ is unbiased over time, not in each round: the mean weight of a group over the rounds tends to p_j. Even
+    after 2000 rounds, the mean weight of a group that is often absent may be off by a quarter. Three errors
+    of the paper's Algorithm 1 are corrected: line 7 divides by t - 1, which is 0 at t = 1; lines 12 and 14
+    apply the same scaling twice; line 14 also divides by |S|.
 
-    A group without a participant so far has no weight and no share in Δ. When the group has its first r̂_j
-    participants in round t, they make up for all missed rounds at once: each of them has the weight
-    p_j t/r̂_j. So the step of this round may be large. For a group that joins late, t counts the rounds since
-    the group joined. A round without participants is not counted.
+    The first r̂_j participants of a group, in round t, make up for all missed rounds at once: each has the
+    weight p_j t/r̂_j, so the step of this round may be large. For a group that joins late, t counts the
+    rounds since it joined. Rounds without participants are not counted.
 
-    The paper starts with a small ŝ(0) = β, so that p²/ŝ is finite for a group without participants. In eq. 6
-    this β has the factor t - 1 = 0 at t = 1, so it has no effect. Here
-    ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``. So the setting `beta` limits the weight of a late group's first
-    participants to p_j t/(β + r̂_j). A `beta` above 0 causes a bias that goes to 0 as 1/t.
+    The setting `beta` limits this weight to p_j t/(β + r̂_j), since ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``,
+    and causes a bias that goes to 0 as 1/t. (The paper's ŝ(0) = β has the factor t - 1 = 0 in eq. 6, and so
+    no effect.)
 
-    The paper's constraints are the available clients and K(t), which is the `budget` of `select`. The paper's
-    offline problem also has a lower bound of ŝ. Cohort adds three optional constraints. `min_shares` sets the
-    least share of a group among all participants so far: r_j gets a lower bound with which the group catches
-    up as far as its clients are available. `cost_budget` limits the expected total `costs` of the selected
-    clients in a round. `energy_budgets` limits the `energies` spent from the first round up to each round, by
-    all clients together or by each group. Unused energy may be spent in later rounds, and overspent energy is
-    subtracted there. If `cost_budget` or the energy budget of all clients is a tighter limit than K, r is
-    computed with cvxpy; otherwise in closed form. If the budgets do not allow all minimum shares, one factor
-    reduces all of them. All available clients of a group have equal probability, whatever their costs;
-    otherwise the aggregate would be biased.
+    Cohort adds three optional constraints. `min_shares` is the least share of each group among all
+    participants so far: r_j gets a lower bound with which the group catches up as far as its clients are
+    available. `cost_budget` limits the expected total `costs` of the selected clients in a round.
+    `energy_budgets` limits the `energies` spent since the first round, by all clients together or by each
+    group; unused energy may be spent in later rounds. If `cost_budget` or the energy budget of all clients is
+    a tighter limit than K, r is computed with cvxpy; otherwise in closed form. If the budgets do not allow
+    all minimum shares, one factor reduces all lower bounds.
 
     Examples
     --------
@@ -206,7 +198,7 @@ class FLICSSelector(GroupSelector):
     ) -> Floats:
         """Return r (G,), the expected number of selected clients of each group.
 
-        The arguments are the arguments of `select`.
+        The arguments are those of `select`.
         """
         context = self._context(round, available, unavailable, budget)
         return self._rates(context, self._counted(self._available_groups(context)))
@@ -246,9 +238,7 @@ class FLICSSelector(GroupSelector):
         changes: dict[str, Array] = {}
         chosen, groups = selection.clients, self._array("groups")
         _, members = self._shares()
-        if (
-            self._settings.energy_budgets is not None
-        ):  # all selected clients have spent energy, also the clients that failed
+        if self._settings.energy_budgets is not None:  # clients that failed have spent energy, too
             spent = np.bincount(groups[chosen], self._array("energies")[chosen], members.size)
             changes["energy_spent"] = self._per_group("energy_spent") + spent
         took_part = chosen[feedback.responded & self._registered[chosen]]
@@ -263,7 +253,7 @@ class FLICSSelector(GroupSelector):
         return np.pad(array, (0, self._num_groups() - array.size))
 
     def _rates(self, context: RoundContext, a: Ints) -> Floats:
-        """Return r (G,), the expected number of selected clients of each group; `a` (G,): the available."""
+        """Return r (G,), see `rates`; `a` (G,) holds the number of available clients of each group."""
         given, k = self._settings, context.k
         n = self._per_group("participants").astype(np.float64)
         # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and t_j counts

@@ -71,34 +71,30 @@ class FLICSPrivateSelector(Selector):
     A round has two exchanges before the server sends the model, the poll and the `invitation`::
 
         1. each available client reports its group by randomised response (ε);  â = the estimated counts
-           (in the paper's Remark 5(ii) a client sends its bit with a small probability only)
+           (Remark 5(ii) of the paper: a client reports only with a small probability)
         2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to all these clients;
            each client accepts with the probability in r/a for its group, and answers yes or no
         3. clients that answered yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
 
-    The server cannot scale by groups that it does not know. So ``Selection.weights`` are 1, `finalize` does
-    not change them, and `probabilities` is uniform. ``Selection.probabilities`` holds the expected share of
-    clients that answer yes, and ``Selection.importance`` the inverse of this share. Both are correct only on
-    average over clients.
+    Because clients scale their own updates, ``Selection.weights`` are 1, and `finalize` does not change them.
+    `probabilities` is uniform. ``Selection.probabilities`` holds the expected share of clients that answer
+    yes, and ``Selection.importance`` its inverse. Both are correct only on average over clients.
 
-    **Counting participants.** ŝ needs the number of participants of each group, which the server estimates
-    from the reports. r/a also depends on the reports. If the same reports were used for both, the product of
-    rates and counts would be biased: groups that are counted too low would be invited too often, and the
-    server would not notice. Therefore the candidates are split at random into two halves, and each half
-    receives rates that are computed from the reports of the other half. Then each half has two unbiased
-    estimates for group j, for any rates::
+    **Counting participants.** The server computes both r/a and ŝ from the reports. If the same reports gave
+    both, ŝ would be biased: groups that are counted too low would be invited too often, and the server would
+    not notice. Therefore the candidates are split at random into two halves, and the rates of each half are
+    computed from the reports of the other half. Each half then has two unbiased estimates of the number of
+    participants of group j::
 
         rate_j times â_j of the half's n candidates       variance rate_j² n c    (c: see `estimate_counts`)
         â_j of the S candidates that answered yes         variance S c
 
-    The server uses the mean of the two, weighted by the inverses of their variances, and subtracts the â_j of
-    selected clients that fail later. In the p/ŝ of a round, the participants of this round are counted by the
-    first estimate alone, because p/ŝ is computed before clients answer; line 7 of the paper counts the
-    participants. ŝ is the mean over all rounds with an invitation. If ŝ is less than its
-    standard error, the standard error is used instead. The paper's β, with which ŝ starts, is a setting of
-    `flics` only. If clients randomise their reports anew in each round, t ŝ_j is a sum of unbiased terms, and
-    p/ŝ becomes exact in the long run. The error of `permanent` reports does not average out: for a group of
-    N_j among N clients a relative error of about √(c N)/N_j remains.
+    The server averages the two, weighted by the inverses of their variances, and subtracts the â_j of
+    selected clients that fail later. In the p/ŝ of a round, the first estimate alone counts the participants
+    of this round (line 7 of the paper counts them), because p/ŝ is computed before clients answer. ŝ is the
+    mean over all rounds with an invitation, without the paper's β, and at least its standard error. If
+    clients randomise their reports anew in each round, p/ŝ becomes exact in the long run. With `permanent`
+    reports, a relative error of about √(c N)/N_j remains for a group of N_j among N clients.
 
     The cost was measured with K = 20 and 10^4 clients in 10 groups; half of the clients were available. The
     table shows the variance of a group's weight in Δ, divided by its variance if the groups are known::
@@ -107,15 +103,15 @@ class FLICSPrivateSelector(Selector):
         sizes of groups differ by a factor of up to thirty   1.0   1.4   3.3  7.2
         equal sizes, groups absent up to 70 % of the time    1.0   1.05  1.4  1.8
 
-    In r/a, â_j is at least its standard error, since smaller counts are noise. So rare groups are invited too
-    rarely, which ŝ corrects. If groups are often absent, fewer than K clients take part, because some of the
-    budget K goes to groups that only seem to be available.
+    In r/a, â_j is at least its standard error, so rare groups are invited too rarely, which ŝ corrects. If
+    groups are often absent, fewer than K clients take part, because part of K goes to groups that only seem
+    to be available.
 
     **Privacy.** ε limits what a report reveals about the group, and `coin_epsilon` limits what a yes or no
-    reveals in one round. Without `coin_epsilon` a yes or no may reveal much: ε of the answer is ln 100 = 4.6
-    if r_j/a_j of two groups differ by a factor of a hundred. `coin_epsilon` increases the variance and causes
-    no bias. The privacy losses of reports and answers add up, also over rounds. The update itself reveals
-    more than both, unless the updates are summed by secure aggregation.
+    reveals in one round. `coin_epsilon` increases the variance and causes no bias. Without it, an answer has
+    ε = ln 100 = 4.6 if r_j/a_j of two groups differ by a factor of a hundred. The privacy losses of reports
+    and answers add up, also over rounds. The update itself reveals more than both, unless secure aggregation
+    sums the updates.
     """
 
     name = "flics-private"

@@ -47,8 +47,8 @@ class GroupNumbers(Setting):
     def check(self, name: str, value: Any) -> Any:
         """Return the numbers as a `ByGroup`.
 
-        If the default is None, the setting may also be a single number, which is returned as a float, or
-        empty, for which None is returned.
+        If the default is None, a single number is also allowed and returned as a float, and without any
+        number the result is None.
 
         Raises
         ------
@@ -171,10 +171,9 @@ class GroupSelector(Selector):
 
     @abstractmethod
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        """Select clients, and return two arrays.
+        """Return the inclusion probability (G,) of each group's clients, and the selected clients (S,).
 
-        The first (G,) holds the inclusion probability of each available client of a group. The second (S,)
-        holds the selected clients, ascending.
+        The probabilities are those of available clients. The selected clients are ascending.
         """
 
     @abstractmethod
@@ -209,8 +208,8 @@ class GroupSelector(Selector):
         are available. Return the clients (S,), ascending.
         """
         a = self._counted(groups)
-        # Each available client gets a random number, and in each group the clients with the smallest numbers
-        # are selected. `bounds` is above these numbers almost surely, so only numbers below it are sorted.
+        # Each available client gets a random key, and in each group the clients with the smallest keys are
+        # selected. These keys are almost surely below `bounds`, so only keys below it are sorted.
         keys = rng.random(groups.size)
         bounds = (numbers + 6 * np.sqrt(numbers) + 10) / np.maximum(a, 1)
         few = np.flatnonzero(keys < bounds[groups])

@@ -12,9 +12,8 @@ class NaiveGroupSelector(GroupSelector):
     """Selects min(K p_j, a_j) of the a_j available clients of group j, and takes the plain mean, c_m = 1/S.
 
     K p_j is rounded up or down at random; the quotas sum to K, and the mean of each is K p_j. If every group
-    fills its quota, this is stratified sampling without bias. If a group has fewer available clients than its
-    quota, later rounds do not compensate. So the aggregate is biased towards the groups that are always
-    available.
+    fills its quota, this is stratified sampling without bias. Later rounds do not compensate for an unfilled
+    quota, so the aggregate is biased towards the groups that are always available.
     """
 
     name = "naive-group"

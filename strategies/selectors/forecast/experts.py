@@ -1,10 +1,9 @@
 """The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-The functions are pure, on arrays. r = λ ||g|| belongs to a client's update. y = r e^(-g) is r without the
-level that is common to all clients, where g is the log of this level. x is the log of the client's size
-divided by the median size. A visit of a client is a round in which the norm of its update became known. s is
-the mean of y over all visits of a client. The equations are in
-docs/forecast.md.
+r = λ ||g|| belongs to a client's update. y = r e^(-g) is r without the level that is common to all clients,
+where g is the log of this level. x is the log of the client's size divided by the median size. A visit of a
+client is a round in which the norm of its update became known. s is the mean of y over all visits of a
+client. The equations are in docs/forecast.md.
 """
 
 import math
@@ -196,10 +195,8 @@ def trend(
 
     `ratio` (n,) holds y/θ of the drawn clients that were seen before. `counts` (n,) is N, how often each was
     drawn. The evidence about the mean of y/θ holds decaying sums of N, N y/θ and N (y/θ)². The slope is the
-    expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below: a few rounds
-    without a large y have a small mean and a small variance, and would seem to prove a decay. If ν is above
-    .25, the slope decays to 0: with this much noise, a wrong slope would not be noticed, and the calibration
-    h would compensate for it.
+    expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below. If ν is above
+    .25, the slope decays to 0. docs/forecast.md explains both rules.
     """
     if not ratio.size:
         return evidence, slope, 0.0

@@ -24,8 +24,8 @@ class AvareSelector(LastNormSelector, ProbabilitySelector):
 
     ||g_m|| is the last known norm of client m. For a client without a known norm, the largest known norm of
     all clients is used ("cold start"), so that every client is soon drawn. This exploration is not needed if
-    all norms are known at the start ("informed": ``update_norms``, or ``ask_norms=True``), which saves more
-    than anything that is learned later. t counts the rounds with at least one usable norm.
+    all norms are known at the start ("informed": ``update_norms``, or ``ask_norms=True``). t counts the
+    rounds with at least one usable norm.
 
     Only the last norm of each client is remembered. If norms are noisy, a norm that is small by chance keeps
     the client at the floor. When the client is next drawn, its importance is W = M (1 + t)^(1/3)/K, which

@@ -11,9 +11,9 @@ LARGEST_RATIO = 1e30
 
 
 class BanditSelector(ProbabilitySelector):
-    """A selector that requires `num_rounds`, T. T stays fixed for the whole run, also beyond round T.
+    """A selector that requires `num_rounds`, T.
 
-    T is part of the state, so a resume with another `num_rounds` does not change it.
+    T is part of the state: neither a resume with another `num_rounds` nor rounds beyond T change it.
     """
 
     state_axes = Selector.state_axes | {

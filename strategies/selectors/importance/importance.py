@@ -36,11 +36,10 @@ class ThinFloorSettings(ImportanceSettings):
 class ImportanceSelector(ProbabilitySelector):
     """Draws from ``q = (1 - ε) p + ε/M``, ``p_m = λ_m s_m / sum_j λ_j s_j`` for scores s.
 
-    For equal λ these are the papers' probabilities. For other λ, p ∝ λ s minimises the same bounds; DELTA's
-    paper states this form for the norms (after eq. 34), and not for its own scores. If all scores are 0,
-    p = λ. Without the floor ε/M, a client with a score of 0 would never be drawn again and would be missing
-    in the aggregate. With the floor and with replacement, each draw of a client adds at most M/(K ε) to the
-    client's W.
+    For equal λ these are the papers' probabilities. For other λ, p ∝ λ s minimises the same bounds. If all
+    scores are 0, p = λ. Without the floor ε/M, a client with a score of 0 would never be drawn again and
+    would be missing in the aggregate. With the floor and with replacement, each draw of a client adds at most
+    M/(K ε) to the client's W.
     """
 
     settings_type = ImportanceSettings

@@ -12,9 +12,8 @@ from .importance import ImportanceSelector, ThinFloorSettings
 class LipschitzISSelector(ImportanceSelector):
     """p_m ∝ λ_m L_m, where L_m is the Lipschitz constant of the gradient of client m's loss.
 
-    L_m is used instead of the norm of client m's update. The p is good if clients with larger L_m have
-    larger norms in all rounds. If the order of the norms changes, this p is no better than another fixed p.
-    The unit of L does not matter. The small floor of `ThinFloorSettings` is ours.
+    This p is good only if clients with larger L_m have larger norms of updates in all rounds. The unit of L
+    does not matter. The small floor of `ThinFloorSettings` is ours.
     """
 
     name = "lipschitz-is"

@@ -64,11 +64,10 @@ class OortSelector(PlainMeanSelector):
 
     L_i is the last round in which client i replied, and D_i the client's last known duration by the server's
     clock (`Feedback.seconds`). R and L_i count only rounds in which clients were selected. Without durations
-    there is no penalty. Section 7.1 of the paper sets Δ so that each step of the pacer moves T over the
-    durations of W·K clients: after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, and
-    infinite if there are not more durations than that. So with W·K clients or fewer, no client is penalised.
-    The setting `pace` replaces W·K by a share of the clients with known durations. Clients that were selected
-    `most_draws` times are selected only if no other client is left (0: no limit).
+    there is no penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K
+    clients: after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, or infinite if there
+    are no more durations than that. So with W·K clients or fewer, no client is penalised. The setting `pace`
+    replaces W·K by a share of the clients with known durations.
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
     sum of squares. Unexplored clients are drawn uniformly, since their speed is not known (the paper prefers

@@ -41,26 +41,23 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     last round of a block only affect ā. The next block starts from the distribution of this last round if
     `warm_start` is True, and otherwise from the initial distribution.
 
-    As in Adaptive-OSMD, a is λ² ||g||². In v2, A_max is one bound for all blocks: the setting `a_max`, or
-    with ``ask_norms=True`` the largest a of the clients that answer. In v1, ā_b is the largest a that was
-    observed in block b - 1, according to the text of appendix C.4. The formula in the appendix takes the
-    largest a of only the last round of block b - 1. The setting `largest_of` chooses between the two.
-    Line 13 of Algorithm 5 takes the largest a of all clients, which cannot be observed. ā_1 is the
-    largest a of the clients that answer before training (``ask_norms=True``). But block 1 has one round and
-    makes no step, and ā_2 is observed in that round. So in v1 asking has an effect only if no norm above 0 is
-    observed in round 1. In both versions, the setting `a_max` replaces ā and A_max in all blocks.
+    a is λ² ||g||². The bound ā_b of a (A_max in v2) comes from the first of these sources that is given:
 
-    If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
-    step is made until a norm above 0 is observed. If the largest a that determines ā_b is 0, block b keeps
-    ā_(b-1).
+    - the setting `a_max`;
+    - in v2 with ``ask_norms=True``, the largest a of the clients that answer;
+    - the largest a that was observed in block b - 1 (text of appendix C.4), or only in the last round of that
+      block (the appendix's formula), by the setting `largest_of`. If this a is 0, block b keeps ā_(b-1).
+      Line 13 of Algorithm 5 takes the largest a of all clients, which cannot be observed.
 
-    Wherever ā is determined anew for each block, ā decreases if norms decrease, and the experts learn faster.
-    If the clients with the largest norms were not drawn in a block, ā is too small for the next block: a/ā
-    may exceed 1 there, and steps are too large.
+    In v1, ``ask_norms=True`` determines only ā_1. Block 1 makes no step, and ā_2 is observed in round 1. So
+    asking has an effect only if no norm above 0 is observed in round 1.
 
-    The number of a round determines its block. So a run may be extended or resumed, and `num_rounds` is not
-    used. The next block is set up in the last round of a block, even if that round is skipped. If `update` is
-    not called for that round, the next call sets up the block.
+    With an observed ā, no step is made until a norm above 0 is observed. This ā decreases with the norms, so
+    the experts learn faster. But if a block does not draw the clients with the largest norms, ā is too small
+    for the next block, and steps are too large.
+
+    The number of a round determines its block, so a run may be extended, and `num_rounds` is not used. The
+    `update` of a block's last round sets up the next block; if that call is missing, the next `update` does.
     """
 
     name = "adaptive-doubling-osmd"

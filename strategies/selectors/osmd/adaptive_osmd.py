@@ -46,25 +46,20 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         v2:  η_e = 2^(e-1) K  α³/(M³ ā) sqrt(2 log M / T)  multiplier          (eq. 22; E: eq. 23)
         γ    = α/M sqrt(8K/(T ā)), or scale-free sqrt(8/T) α² K/(M² ā)         (Theorem 3, Theorem 8)
 
-    ||g_m|| is the length of the update, divided by the clients' learning rate if the strategy knows it: the
-    norm of the sum of the gradients over the local steps. Algorithm 4 of v2 (FedAvg) divides the square of
-    this norm by the number B of local steps. This class does not divide it: its a is B times the a of that
-    algorithm, and so is ā, if ā is observed.
+    ||g_m|| is the norm of the sum of the gradients over the local steps. Algorithm 4 of v2 (FedAvg) also
+    divides ||g_m||² by the number B of local steps. Here a and an observed ā are B times as large.
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
-    effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the
-    largest λ ||g||² as ā. The factor λ must be a misprint of λ², which the rest of the paper uses. Here ā has
-    one of three sources: the setting `a_max`; with ``ask_norms=True``, the largest a of the clients that
-    answer before round 1; or by default, the largest a observed so far. In the first two cases, ā stays
-    constant. The largest a of the first round alone would not be enough: if norms have heavy
-    tails, the largest a among K clients is too small by orders of magnitude. The learning rates would then be
-    too large by the same factor, and the selector would do worse than uniform sampling.
+    effect, except on the printed γ. ā has one of three sources: the setting `a_max`; with ``ask_norms=True``,
+    the largest a of the clients that answer before round 1, as in the paper (whose λ ||g||² must be a
+    misprint of λ² ||g||²); by default, the largest a observed so far. The largest a of round 1 alone would
+    not be enough: if norms have heavy tails, it is too small by orders of magnitude, and the learning rates
+    are too large by the same factor.
 
-    If clients are drawn without replacement (v1: Algorithm 6; v2: Algorithm 7), the paper still estimates the
-    loss (eq. 6) and its gradient (eq. 7) with N_m/(K p_m), the importance of draws *with* replacement. So
-    its two estimates are biased. This class uses the importance with which Algorithm 6 weights the updates:
-    W_m = (1/p_(k),m + K - k)/K for the client m that is drawn k-th, where p_(k),m is its probability in the
-    k-th draw. E[W] = 1, so both estimates are unbiased.
+    For draws without replacement (v1: Algorithm 6; v2: Algorithm 7), the paper estimates the loss (eq. 6) and
+    its gradient (eq. 7) with N_m/(K p_m), which is biased. This class uses the unbiased importance with which
+    Algorithm 6 weights the updates: W_m = (1/p_(k),m + K - k)/K for the client m that is drawn k-th, where
+    p_(k),m is the probability of m in the k-th draw.
 
     T is `num_rounds`, which is required. T is part of the state: a run that continues beyond round T keeps
     its learning rates, and a resume with another `num_rounds` does not change T. In the rates and the floor,
@@ -73,9 +68,8 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     floor still holds. The probability of removed clients is divided among the other clients in proportion to
     their probabilities, and q is projected again.
 
-    The paper starts from the uniform distribution. With ``initial="sizes"`` all experts start from p ∝ λ,
-    projected to the floor. Where p ∝ λ is nearly optimal, experts with small rates would need thousands of
-    rounds to learn it from a uniform start. A later correction of sizes does not change the experts.
+    With ``initial="sizes"`` all experts start from p ∝ λ, projected to the floor, instead of the paper's
+    uniform distribution. A later correction of sizes does not change the experts.
     """
 
     name = "adaptive-osmd"

@@ -35,10 +35,9 @@ class OSMDSelector(AdaptiveOSMDSelector):
 
     β is the setting `variation`: the total variation of the best distribution over T rounds, which is unknown
     in practice. With β = 0, OSMD is the expert e = 1 of Adaptive-OSMD, which has the smallest learning rate.
-    `AdaptiveOSMDSelector` describes the settings, ā, T, and what happens if clients join or are removed. OSMD
-    is for problems whose best distribution is constant. If the best distribution changes, or early in a run
-    in which a few clients have large norms, the faster experts of Adaptive-OSMD are better. With a
-    `learning_rate_multiplier` of 1, p stays near uniform.
+    `AdaptiveOSMDSelector` describes the settings, ā, T, and what happens if clients join or are removed. If
+    the best distribution changes, or early in a run in which a few clients have large norms, the faster
+    experts of Adaptive-OSMD are better. With a `learning_rate_multiplier` of 1, p stays near uniform.
     """
 
     name = "osmd"

@@ -54,8 +54,8 @@ class PersonalisedOSMDSelector(Selector):
     s_j = W_j,m / W_m, where W_m = max(W_1,m, W_2,m), and the client's weight is W_m λ_m. The client need not
     compute a part whose scale is 0. If only one scale is above 0, the norm of this part is the norm of the
     update divided by the scale. If both scales are above 0, the client reports the norms of both parts. The
-    norm of the update must then be at least the difference and at most the sum of the two scaled norms. If it
-    is not, the samplers do not learn from the reported norms.
+    samplers learn from them only if the norm of the update is between the difference and the sum of the two
+    scaled norms.
     """
 
     name = "personalised-osmd"

@@ -40,17 +40,16 @@ class AFLSelector(LastLossSelector):
         (1 - α3) K clients are drawn without replacement, in proportion to exp(α2 v_k)
         α3 K clients are drawn uniformly from the other available clients
 
-    α3 K is rounded up or down at random, so that the mean number of uniform draws is α3 K. So some rounds
-    have a uniform draw even if α3 K is less than one. Clients whose value equals the lowest kept value are
-    kept, too. Clients that were never selected have an infinite value: they are drawn before all others, with
-    equal probability.
+    α3 K is rounded up or down at random, so that the mean number of uniform draws is α3 K. Clients whose
+    value equals the lowest kept value are kept, too. Clients that were never selected have an infinite value:
+    they are drawn before all others, with equal probability.
 
     α2 must fit the units of sizes and losses. With the paper's α2 = 0.01, losses near 1 and a few hundred
     samples, exp(α2 v_k) is nearly equal for all kept clients, so the selection depends almost only on which
     clients are left out. A client with a low value keeps this value until a uniform draw selects it.
 
-    In a run, the guard is on by default: a client with more than twice its share of the draws rests for some
-    rounds (`GuardSettings.draws`), which the paper's AFL does not do.
+    In a run, unlike in the paper, a client with more than twice its share of the draws rests for some rounds
+    (`GuardSettings.draws`; the guard is on by default).
 
     The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) p
     + α3 u, where p is proportional to exp(α2 v_k) and u is uniform.

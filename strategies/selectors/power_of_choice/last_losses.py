@@ -16,8 +16,8 @@ class LastLossSelector(PlainMeanSelector):
     The loss of a client that was never selected is infinite. A client that was selected and never responded
     has the median of the known losses: with an infinite loss it would be selected in every round.
 
-    The loss is part of the reply to a training message, so it costs no extra message. It is a training loss.
-    If the model has dropout, training losses are larger than evaluation losses, so do not compare the two.
+    The loss comes with the reply to a training message, so it costs no extra message. With dropout, such a
+    training loss is larger than an evaluation loss, so do not compare the two.
     """
 
     report_used = "train-loss"

@@ -38,23 +38,20 @@ class PowDSelector(PlainMeanSelector):
         3. S = the K candidates with the largest F_k, ties broken at random
            Δ = (1/K) sum_{k in S} u_k, or other weights by the setting `averaging`
 
-    In step 2 the d candidates download and evaluate the model in each round. The variants of pow-d differ
-    from it in F_k and d. If at most d clients are available, all of them are candidates. A candidate that
+    In step 2 the d candidates download and evaluate the model in each round. The variants of pow-d have
+    another F_k or another d. If at most d clients are available, all of them are candidates. A candidate that
     does not answer the poll cannot be selected.
 
-    With a larger d the model converges faster, but to a larger final error, because the plain mean over the
-    clients with the largest losses is not the gradient of the global loss. With d = K, clients are sampled
+    With a larger d the model converges faster, but to a larger final error. With d = K, clients are sampled
     in proportion to data without replacement. The paper's footnote 2 calls this unbiased, but it is not: the
     inclusion probability of a client with a large p_k is less than K p_k. ``md`` with replacement is
     unbiased. Only the order of the losses has an effect on the selection, not their values.
 
-    In a run, the guard is on by default: a client with more than twice its share of the draws rests for some
-    rounds (`GuardSettings.draws`), which the paper's pow-d does not do. Without the guard, or with a large
-    `draws`, the selection is the paper's.
+    In a run, unlike in the paper, a client with more than twice its share of the draws rests for some rounds
+    (`GuardSettings.draws`; the guard is on by default).
 
-    `probabilities` and ``Selection.probabilities`` hold p_k, with which the candidates are drawn. The
-    probability of being selected depends on the losses, which are unknown before the poll. The poll does not
-    depend on the budget. If the budget of a round exceeds d, only the d candidates are selected.
+    `probabilities` and ``Selection.probabilities`` hold p_k, with which the candidates are drawn. The poll
+    does not depend on the budget. If the budget of a round exceeds d, only the d candidates are selected.
     """
 
     name = "pow-d"

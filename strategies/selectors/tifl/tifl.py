@@ -39,8 +39,8 @@ class TiFLSelector(PlainMeanSelector):
     """Draws a tier with the probability of its policy, and K clients of the tier uniformly.
 
     The available clients with known durations, ordered by their mean duration, are cut into five tiers of
-    equal numbers. If the drawn tier has fewer than K clients, the rest come from the next tiers, faster tiers
-    first.
+    equal numbers. If the drawn tier has fewer than K clients, the rest come from the faster tiers, the
+    nearest first, and then from the slower ones.
 
     Differences from the paper: TiFL first lets all clients train for some rounds to learn their durations.
     Here clients without a duration are one more tier, which is drawn with their share of the available
@@ -49,8 +49,8 @@ class TiFLSelector(PlainMeanSelector):
     adaptive policy (Algorithm 2) is missing, since it needs the accuracy of the model on test data of each
     tier's clients.
 
-    The aggregate is biased, since the probability of a client depends on the number of clients of its tier
-    that are available, and with most policies on its speed.
+    The aggregate is biased: the probability of a client depends on the number of available clients in its
+    tier, and with most policies on its speed.
     """
 
     name = "tifl"

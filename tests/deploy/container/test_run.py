@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from deploy.container import run
-from deploy.container.settings import VARIABLES, planned
+from deploy.container.settings import VARIABLES, trials_from_environment
 from deploy.engines import superlink
 
 from ...support.histories import write_history
@@ -59,7 +59,9 @@ def test_an_unfinished_run_is_resumed_unless_the_settings_have_changed(
 ) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(run, "planned", lambda folder: planned(folder, environment))
+    monkeypatch.setattr(
+        run, "trials_from_environment", lambda folder: trials_from_environment(folder, environment)
+    )
     environment = {"COHORT_CLIENTS": "4", "COHORT_ROUNDS": "3", "COHORT_SELECTOR": "uniform md"}
     folder, trials = run._last_or_new(tmp_path)
     write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it started

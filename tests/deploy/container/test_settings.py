@@ -11,7 +11,7 @@ from flwr.common.config import parse_config_args
 
 from deploy.container import DATA, DEVICES, client, client_names
 from deploy.container.client_variables import node_config
-from deploy.container.settings import planned
+from deploy.container.settings import trials_from_environment
 
 if TYPE_CHECKING:
     pass
@@ -31,7 +31,7 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         "COHORT_SET": "round-deadline=9 local-steps=2 server-strategy=FedAdam:eta=0.05,tau=0.01 "
         "learning-rate=0.5@1/0.1@5 proximal-mu=0.1",
     }
-    trials = planned(tmp_path, environment)
+    trials = trials_from_environment(tmp_path, environment)
     assert [trial.run_config["selector"] for trial in trials] == ["uniform", "osmd"]
     assert trials[1].run_config["selector-settings"] == "alpha=0.3"
     for trial in trials:
@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_named_by_its_variable(
     tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        planned(tmp_path, environment)
+        trials_from_environment(tmp_path, environment)
 
 
 def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path)
         "COHORT_PRIVATE_GROUPS": "0 1 1",
         "COHORT_COSTS": "1 2.5",
     }
-    trials = planned(tmp_path, environment)
+    trials = trials_from_environment(tmp_path, environment)
     assert trials[0].run_config["selector-settings"] == "group-shares=north:2/south:1 cost-budget=5"
     assert [node_config(number, environment) for number in (0, 3)] == [
         {"group": "north", "private-group": "0", "cost": 1.0},
@@ -104,16 +104,16 @@ def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path)
     assert node_config(0, {"COHORT_GROUPS": ""}) == {}
     # Without the variables, the groups are those of the partition.
     environment = {"COHORT_SELECTOR": "flics-private:group-shares=1/1/1", "COHORT_SET": "partition=groups:3"}
-    assert len(planned(tmp_path, environment)) == 1
+    assert len(trials_from_environment(tmp_path, environment)) == 1
 
 
 def test_buffered_rounds_are_settings_of_a_cluster(tmp_path: Path) -> None:
     environment = {"COHORT_SET": "mode=buffered concurrency=6 buffer-size=2 staleness-power=0"}
-    (trial,) = planned(tmp_path, environment)
+    (trial,) = trials_from_environment(tmp_path, environment)
     assert trial.run_config["mode"] == "buffered"
     assert trial.run_config["concurrency"] == 6
     with pytest.raises(ValueError, match=r"concurrency = 2: must be at least 3, the number of arrivals"):
-        planned(tmp_path, {"COHORT_SET": "mode=buffered concurrency=2"})
+        trials_from_environment(tmp_path, {"COHORT_SET": "mode=buffered concurrency=2"})
 
 
 def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_missing_cvxpy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     environment = {"COHORT_SELECTOR": "flics:cost-budget=5", "COHORT_COSTS": "1"}
     with pytest.raises(ValueError, match=r"^cost_budget, energy_budgets: needs cvxpy: pip [^\n]*$"):
-        planned(tmp_path, environment)
+        trials_from_environment(tmp_path, environment)
 
 
 def test_missing_data_are_named_by_the_variable_of_the_mounted_folder(
@@ -146,4 +146,4 @@ def test_missing_data_are_named_by_the_variable_of_the_mounted_folder(
 ) -> None:
     monkeypatch.setenv("COHORT_DATA", str(DATA))  # as in the images
     with pytest.raises(ValueError, match=r"^COHORT_DATA: there is no such file or folder$"):
-        planned(tmp_path, {"COHORT_TASK": "mnist"})
+        trials_from_environment(tmp_path, {"COHORT_TASK": "mnist"})

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.engines import superlink
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SuperLink
+from deploy.engines.superlink import RunningSuperLink
 
 from ...support.processes import wait_for
 
@@ -41,14 +41,14 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(flwr: Path, tmp_path: Path) -> SuperLink:
+def engine(flwr: Path, tmp_path: Path) -> RunningSuperLink:
     (tmp_path / "app").mkdir()
     environment = {**os.environ, "PATH": f"{flwr}{os.pathsep}{os.environ['PATH']}"}
-    return SuperLink("cluster", tmp_path / "app", tmp_path, environment, forked=False)
+    return RunningSuperLink("cluster", tmp_path / "app", tmp_path, environment, forked=False)
 
 
 def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_once(
-    engine: SuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
+    engine: RunningSuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (flwr / "run").write_text(f'{AWAY}\nA sentence first. {{"success": true, "run-id": 17}}\n')
     (flwr / "list").write_text(f"{AWAY}\n{RUNNING}\n{FAILED}\n")
@@ -72,7 +72,7 @@ def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_onc
 
 
 def test_lines_that_the_last_stream_has_missed_are_printed(
-    engine: SuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
+    engine: RunningSuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The SuperLink reads the log, then whether the run has ended, and then ends the stream."""
     (flwr / "list").write_text(f"{FAILED}\n")
@@ -84,14 +84,14 @@ def test_lines_that_the_last_stream_has_missed_are_printed(
     assert capsys.readouterr().out == "one\ntwo\n"
 
 
-def test_a_run_that_flower_refuses_is_an_error(engine: SuperLink, flwr: Path) -> None:
+def test_a_run_that_flower_refuses_is_an_error(engine: RunningSuperLink, flwr: Path) -> None:
     (flwr / "run").write_text('{"success": false, "error-message": "no such app"}\n')
     with engine, pytest.raises(EngineError, match="md: Flower refused the run: no such app"):
         engine.submit({}, "md")
 
 
 def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(
-    engine: SuperLink, flwr: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RunningSuperLink, flwr: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nemesis found that a locked database ended a run whose ServerApp had been killed."""
     failing = '{"success": false, "error-message": "Using SuperLink: cluster\\n\\nInternal server error."}\n'
@@ -105,7 +105,7 @@ def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(
             engine.submit({}, "md")
 
 
-def test_a_run_is_stopped(engine: SuperLink, flwr: Path) -> None:
+def test_a_run_is_stopped(engine: RunningSuperLink, flwr: Path) -> None:
     (flwr / "log").write_text("")
     (flwr / "stop").write_text('{"success": true}\n')
     with engine:
@@ -113,12 +113,12 @@ def test_a_run_is_stopped(engine: SuperLink, flwr: Path) -> None:
     assert "stop 17 cluster" in (flwr / "asked").read_text()
 
 
-def test_a_run_that_the_superlink_does_not_know_is_over(engine: SuperLink, flwr: Path) -> None:
+def test_a_run_that_the_superlink_does_not_know_is_over(engine: RunningSuperLink, flwr: Path) -> None:
     (flwr / "list").write_text('{"success": false, "error-message": "Run ID not found."}\n')
     assert engine.result("17") == "the SuperLink does not know the run"
 
 
-def test_a_run_knows_whether_it_was_stopped(engine: SuperLink, flwr: Path) -> None:
+def test_a_run_knows_whether_it_was_stopped(engine: RunningSuperLink, flwr: Path) -> None:
     (flwr / "run").write_text('{"success": true, "run-id": 17}\n')
     (flwr / "log").write_text("")
     stopped = '{"success": true, "runs": [{"status": "finished:stopped", "status-details": ""}]}'

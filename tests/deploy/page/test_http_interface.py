@@ -17,7 +17,7 @@ import pytest
 from deploy.page import http_server as serving
 from deploy.page.http_interface import FILES, STATIC, page_app
 from deploy.page.http_server import listening
-from deploy.page.run_sources import Shelf
+from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import address, kept_token, new_token
 
 from ...support.disks import full
@@ -62,7 +62,7 @@ class Client:
 
 @pytest.fixture
 def client(folder: Path) -> Client:
-    return Client(page_app(Shelf(folder), TOKEN))
+    return Client(page_app(RunSources(folder), TOKEN))
 
 
 ALL = [f"/{name}" for name in FILES] + [
@@ -149,7 +149,7 @@ def test_before_the_first_run_there_are_devices(tmp_path: Path) -> None:
         database.execute("INSERT INTO node VALUES (7, NULL, 'offline', 5, '2026-01-01T00:00:00+00:00', '')")
         database.execute("INSERT INTO node VALUES (8, 'gone', 'unregistered', 5, '', '')")
         database.commit()
-    client = Client(page_app(Shelf(tmp_path), TOKEN))
+    client = Client(page_app(RunSources(tmp_path), TOKEN))
     state = client.get(f"/{TOKEN}/data/state").json()
     assert (state["run"], state["online"], state["nodes"]) == (None, 1, 2)
     found = client.get(f"/{TOKEN}/data/clients").json()
@@ -158,7 +158,7 @@ def test_before_the_first_run_there_are_devices(tmp_path: Path) -> None:
     assert [each["state"] for each in found["others"]] == ["online", "offline"]
     assert found["others"][1]["seen"] == 1767225600.0
     (tmp_path / "superlink.db").write_bytes(b"not a database")
-    assert Shelf(tmp_path).nodes() is None
+    assert RunSources(tmp_path).nodes() is None
 
 
 def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
@@ -189,7 +189,7 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
             pass
 
     monkeypatch.setattr(serving.uvicorn, "Server", Remembered)
-    arguments = (Shelf(folder), TOKEN, listener, ready.set)
+    arguments = (RunSources(folder), TOKEN, listener, ready.set)
     thread = threading.Thread(target=serving.serve, args=arguments, daemon=True)
     thread.start()
     assert ready.wait(20)
@@ -253,4 +253,4 @@ def test_a_full_disk_does_not_open_the_page_to_everybody(folder: Path) -> None:
     secret.write_text("")  # the machine lost its power before the content was on the disk
     assert len(kept_token(secret)) >= 32
     with pytest.raises(ValueError, match="token = '': must be a secret"):
-        page_app(Shelf(folder), "")
+        page_app(RunSources(folder), "")

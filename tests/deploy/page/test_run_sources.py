@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deploy.page import views
 from deploy.page.database import Node, OpenMessage
-from deploy.page.run_sources import NothingThereError, Run, Shelf, read_log
+from deploy.page.run_sources import NothingThereError, Run, RunSources, read_log
 from deploy.page.series import ClientCounts, Series
 from deploy.page.trial_numbers import TrialNumbers
 from server.history import TOLD_TO_END, VERSION, RunHistory, Tail
@@ -333,26 +333,26 @@ def test_what_a_path_leads_to(tmp_path: Path) -> None:
     write_history(tmp_path / "up" / "md", [2.0, 1.0], "md", started="1")
     write_history(tmp_path / "up" / "uniform", [2.0, 1.0], "uniform", started="2")
     for path in ("up", "up/md", "up/md/history.jsonl"):
-        shelf = Shelf(tmp_path / path)
-        run = shelf.run(None)
+        sources = RunSources(tmp_path / path)
+        run = sources.run(None)
         assert run is not None
         assert list(run.trials) == (["md", "uniform"] if path == "up" else ["md"])
     (tmp_path / "up" / "run.json").write_text("{}")
-    assert Shelf(tmp_path).runs() == ["up"]
+    assert RunSources(tmp_path).runs() == ["up"]
     with pytest.raises(NothingThereError, match="holds no history"):
-        Shelf(tmp_path / "up" / "logs")
-    assert Shelf(tmp_path / "nowhere", wait=True).run(None) is None
+        RunSources(tmp_path / "up" / "logs")
+    assert RunSources(tmp_path / "nowhere", wait=True).run(None) is None
 
 
 def test_the_runs_of_a_server(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text("{}")
-    shelf = Shelf(tmp_path)
-    assert shelf.run(None) is None
+    sources = RunSources(tmp_path)
+    assert sources.run(None) is None
     for name in ("2026-01-01", "2026-01-02", "2026-01-03"):
         write_history(tmp_path / "runs" / name, [2.0, 1.0], "md")
-    assert shelf.runs() == ["2026-01-03", "2026-01-02", "2026-01-01"]
+    assert sources.runs() == ["2026-01-03", "2026-01-02", "2026-01-01"]
     for asked, given_run in ((None, "2026-01-03"), ("2026-01-01", "2026-01-01"), ("../..", "2026-01-03")):
-        run = shelf.run(asked)
+        run = sources.run(asked)
         assert run is not None
         assert (run.folder.name, list(run.trials)) == (given_run, [given_run])
 
@@ -392,16 +392,16 @@ def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path: Path) -> None:
         database.execute(add, [10, "\x1b[92mINFO\x1b[0m one\nand\x07\n"])
         database.execute(add, [20, "of another run\n"])
         database.commit()
-        shelf = Shelf(tmp_path)
-        run = shelf.run("one")
-        assert list(shelf.logs(run)) == ["ServerApp"]
-        start, end, lines = shelf.log(run, "ServerApp", None)
+        sources = RunSources(tmp_path)
+        run = sources.run("one")
+        assert list(sources.logs(run)) == ["ServerApp"]
+        start, end, lines = sources.log(run, "ServerApp", None)
         assert (start, end, lines) == (0, 1, ["INFO one", "and\\x07"])
-        assert shelf.log(run, "ServerApp", end) == (1, 1, [])
+        assert sources.log(run, "ServerApp", end) == (1, 1, [])
         database.execute(add, [10, "more\n"])
         database.commit()
-        assert shelf.log(run, "ServerApp", end) == (1, 3, ["more"])
-    assert "ServerApp" not in shelf.logs(None)
+        assert sources.log(run, "ServerApp", end) == (1, 3, ["more"])
+    assert "ServerApp" not in sources.logs(None)
 
 
 def test_a_size_that_is_not_known_leaves_the_other_numbers() -> None:

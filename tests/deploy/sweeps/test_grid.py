@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.sweeps.grid import planned, read_sweep
+from deploy.sweeps.grid import planned_trials, read_sweep
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = "num-clients = 5\nclients-per-round = 2\nnum-rounds = 2\n"
@@ -20,7 +20,7 @@ def file_with(folder: Path, text: str) -> Path:
 def test_each_list_is_an_axis(tmp_path: Path) -> None:
     text = SMALL + 'selector = ["md", {name = "adaptive-osmd", alpha = [0.1, 0.4]}]\nseed = "1-2"\n'
     text += "local-steps = [1, 2]\n"
-    trials = planned(read_sweep(file_with(tmp_path, text)), tmp_path / "out")
+    trials = planned_trials(read_sweep(file_with(tmp_path, text)), tmp_path / "out")
     assert len(trials) == 3 * 2 * 2
     assert [(each.selector, each.case, each.seed) for each in trials[:4]] == [
         ("md", "local-steps=1", 1),
@@ -107,7 +107,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 def test_the_examples_are_right() -> None:
-    assert len(planned(read_sweep(EXAMPLES / "sweep.toml"), Path("out"))) == 27
+    assert len(planned_trials(read_sweep(EXAMPLES / "sweep.toml"), Path("out"))) == 27
     mnist = read_sweep(EXAMPLES / "mnist.toml")
     assert len(mnist.selectors) * len(mnist.cases) * len(mnist.seeds) == 45
     assert len((EXAMPLES / "mnist.toml").read_text().splitlines()) == 10
@@ -146,5 +146,5 @@ def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path, text: s
     rest = "".join(f"{line}\n" for line in SMALL.splitlines() if line.split(" = ")[0] not in given)
     sweep = read_sweep(file_with(tmp_path, f"{rest}{text}\n"))
     with pytest.raises(ValueError, match=re.escape(message)):
-        planned(sweep, tmp_path / "out")
+        planned_trials(sweep, tmp_path / "out")
     assert not (tmp_path / "out").exists()

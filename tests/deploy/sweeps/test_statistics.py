@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from deploy.sweeps.statistics import Result, cells, comparisons, holm, paired_p
+from deploy.sweeps.statistics import Result, cells, holm, paired_p, paired_tests
 
 
 def result(selector: str, seed: int, accuracy: float | None, case: str = "", loss: float = 1.0) -> Result:
@@ -43,7 +43,7 @@ def test_only_trials_of_the_same_settings_and_seed_are_compared() -> None:
         *(result("b", seed, 0.6 + seed / 100 + shift) for seed, shift in ((1, 0), (2, 0.01), (9, 0))),
         result("b", 1, 0.0, case="other"),
     ]
-    accuracy = [each for each in comparisons(results) if each.metric == "accuracy"]
+    accuracy = [each for each in paired_tests(results) if each.metric == "accuracy"]
     assert [(each.case, each.selector, each.other, each.pairs) for each in accuracy] == [
         ("", "b", "a", 2),
         ("other", "b", "a", 0),
@@ -60,13 +60,13 @@ def test_a_baseline_reduces_the_number_of_tests() -> None:
         for name, base, factor in (("a", 0.2, 700), ("b", 0.4, 900), ("c", 0.6, 1100))
         for seed in (1, 2, 3)
     ]
-    against_c = [each for each in comparisons(results, "c") if each.metric == "accuracy"]
+    against_c = [each for each in paired_tests(results, "c") if each.metric == "accuracy"]
     assert [(each.selector, each.other, each.verdict) for each in against_c] == [
         ("a", "c", "lower"),
         ("b", "c", "lower"),
     ]
     assert against_c[0].corrected == pytest.approx(max(holm([each.p for each in against_c])[0], 0))
-    assert len([each for each in comparisons(results) if each.metric == "accuracy"]) == 3
+    assert len([each for each in paired_tests(results) if each.metric == "accuracy"]) == 3
 
 
 def test_a_trial_whose_loss_is_not_finite_has_no_interval() -> None:

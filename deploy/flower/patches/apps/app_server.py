@@ -1,23 +1,20 @@
 """The app server: a process that has imported an app, and forks a process for each of the app's messages.
 
 In stock Flower, every message imports the app anew, with NumPy, scikit-learn or torch. Here a SuperNode has
-one app server for each bundle (FAB) that it runs. A process that is forked from an app server has the memory
-that it would have after importing the app itself. All messages start from the same memory. What a message's
-process stores or leaks does not reach other messages, and neither does a crash or a signal that ends it.
+one app server for each bundle (FAB) that it runs. The process of each message starts from the same memory,
+and what it stores or leaks does not reach other messages.
 
-Some apps cannot be forked, because a forked process would not be like one that imports the app itself:
+An app cannot be forked if it does one of these things during its import:
 
-- The app has started threads while it was imported. A forked process would not have them, and may wait for a
-  lock that one of them holds. Threads that a library ends before a fork and starts again later, such as those
-  of OpenBLAS, do not count.
-- The app has drawn random numbers from the operating system while it was imported, for example by
-  ``rng = numpy.random.default_rng()``. Every message would draw the same numbers.
-- The app has initialized CUDA.
+- It starts threads. A forked process would lack them, and may wait for a lock that one of them holds. Threads
+  that a library ends before a fork and starts again later, such as those of OpenBLAS, do not count.
+- It draws random numbers from the operating system, for example by ``rng = numpy.random.default_rng()``.
+  Every message would draw the same numbers.
+- It initializes CUDA.
 
 The app server then reports the reason and ends, and each message imports the app, as in stock Flower.
-Anything else that an app computes during its import, for example from the time, is the same for all messages.
 
-A generator that the app seeds while it is imported has the same state in every message, as in stock Flower.
+Anything else that an app computes during its import, for example from the time, is the same for all messages.
 NumPy's and Python's global generators are seeded anew in each message, unless the app has seeded them.
 """
 
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-WANTED, READY = b"bundle\n", b"ready\n"  # what an app server sends: it wants the bundle, or has imported it
+WANTED, READY = b"bundle\n", b"ready\n"  # an app server sends: it wants the bundle, it has imported the app
 REFUSED = b"refused "  # the app cannot be forked; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
@@ -110,7 +107,7 @@ def _receive(end: socket.socket, size: int) -> bytes:
 def _ended_with(end: socket.socket) -> Any:
     """End this process at once if the other end of a connection is closed during the block.
 
-    Without this, nobody could end an import that takes for ever.
+    Otherwise nobody could end an import that takes for ever.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # ends the process
     flags = fcntl.fcntl(end, fcntl.F_GETFL)
@@ -128,7 +125,7 @@ def _ended_with(end: socket.socket) -> Any:
 
 
 def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[Any, Callable[[], None]]:
-    """Import an app, and return it with the function that seeds the global generators in a forked process.
+    """Import an app. Return it, and a function that seeds the global generators in a forked process.
 
     Raises _Unfit if the app cannot be forked, and any exception of the app.
     """
@@ -151,7 +148,7 @@ def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[An
 
 
 def _warm_up() -> None:
-    """Do here once what each message would do: fill caches, such as those of regular expressions."""
+    """Fill caches, such as those of regular expressions, which otherwise each message would fill."""
     program = importlib.import_module(_PROGRAM)
     parser = program._parse_args_run_flwr_clientapp()
     parser.parse_args(["--token", "", "--insecure", "--parent-pid", "1"])
@@ -243,7 +240,7 @@ class _Randomness:
             self.drawn = self.drawn or f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
     def reseed(self) -> None:
-        """Seed the global generators of this process anew, or restore the state after the app's own seed."""
+        """Seed the global generators anew, but restore the state of a generator that the app has seeded."""
         python, numpy = self._states
         if python is not None:
             random.setstate(python)  # Python seeds this generator after a fork

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 IDLE = 600.0  # s without a message, after which an app server ends
 MOST = 4  # app servers of a SuperNode at a time
-FIRST_WAIT = 20.0  # s that a message waits for the app's import; then it imports the app itself
+FIRST_WAIT = 20.0  # s that a message waits for the app server's import; then its process imports the app
 LONGEST_IMPORT = 600.0  # s that an app may take to be imported by an app server
-PAUSE = 60.0  # s until a bundle gets another app server after its app server has ended or refused
+PAUSE = 60.0  # s until a bundle gets another app server after its app server has ended
 
 
 class _AppServer:
@@ -44,7 +44,7 @@ class _AppServer:
             if not select.select([self._end], [], [], max(0.0, end - time.monotonic()))[0]:
                 return
             try:
-                # One byte at a time, since what follows the line belongs to `forks`.
+                # One byte at a time: the bytes after the line belong to `forks`.
                 byte = self._end.recv(1)
             except OSError as error:
                 raise Gone from error
@@ -67,7 +67,7 @@ class _AppServer:
             self.refused = line.removeprefix(REFUSED).decode().strip()
 
     def close(self) -> None:
-        """Let the app server end, as soon as no other SuperNode uses it. An import is broken off."""
+        """Let the app server end once no other SuperNode uses it. An import is broken off."""
         self._end.close()
 
 
@@ -142,8 +142,8 @@ class AppServers:
             return None
         ours, its = socket.socketpair()
         with its:
-            # SuperNodes of one machine share an app server if they share a fork server, and have the same
-            # environment but for the folder in which bundles are unpacked.
+            # SuperNodes that share a fork server share an app server if they have the same environment, apart
+            # from the folder in which bundles are unpacked.
             same = sorted((name, value) for name, value in os.environ.items() if name != "FLWR_HOME")
             shared = hashlib.sha256(json.dumps([digest, same]).encode()).hexdigest()
             command = [APP_SERVER, run.fab_id, run.fab_version, digest, str(len(bundle.content))]
@@ -173,10 +173,9 @@ class AppServers:
 
 
 def supported() -> bool:
-    """Tell whether messages are forked from app servers.
+    """Tell whether messages are forked from app servers: on Linux, unless the variable `APP_SERVERS` is "0".
 
-    On Linux they are, unless the environment variable `APP_SERVERS` is "0". An app server needs Linux: it
-    must know the number of its threads, and on macOS a process that has used certain system libraries cannot
-    fork.
+    An app server must know the number of its threads. And on macOS, a process that has used certain system
+    libraries cannot fork.
     """
     return sys.platform == "linux" and os.environ.get(APP_SERVERS) != "0"

@@ -1,7 +1,6 @@
 """Lets a SuperNode run an app only if the app's bundle is the one that the device trusts.
 
-The bundle must have the hash that the server states, and the device must trust this hash. Stock Flower checks
-neither, so whoever controls the server could run any code on every device.
+Stock Flower does not check the bundle, so whoever controls the server could run any code on every device.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ USED = (
 )
 
 
-class _Refused(Exception):  # noqa: N818
+class _BundleRefused(Exception):  # noqa: N818
     """A bundle is refused. The message says why."""
 
 
@@ -37,9 +36,8 @@ def check_bundles() -> None:
     """Let the SuperNode refuse a run's messages unless it trusts the run's bundle.
 
     The bundle must have the hash that the server states. The environment variable `TRUST` may name a JSON
-    file. Its entry "bundle" is the only trusted hash, or "" if any hash is trusted. The file is read for each
-    new run. If the file has no valid entry, no bundle is trusted. If the variable is missing, any hash is
-    trusted.
+    file whose entry "bundle" is the only trusted hash, or "" if any hash is trusted. The file is read for
+    each new run. Without the variable, any hash is trusted; without a valid entry, no hash is.
     """
     settings = os.environ.pop(TRUST, None)
     loop = importlib.import_module(_LOOP)
@@ -57,10 +55,14 @@ def check_bundles() -> None:
         def get_checked(fab_hash: str, run_id: int) -> Any:
             trusted = "" if settings is None else trusted_bundle(Path(settings))
             if trusted not in ("", fab_hash):  # the bundle is not even transferred
-                raise _Refused(f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: this device trusts {trusted}")
+                raise _BundleRefused(
+                    f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: this device trusts {trusted}"
+                )
             fab = get_fab(fab_hash, run_id)
             if hashlib.sha256(fab.content).hexdigest() != fab_hash:
-                raise _Refused(f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: its content has another hash")
+                raise _BundleRefused(
+                    f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: its content has another hash"
+                )
             getLogger("flwr").info("%s %s of run %s", ACCEPTED_BUNDLE, fab_hash, run_id)
             return fab
 
@@ -72,7 +74,7 @@ def check_bundles() -> None:
                 object_store=object_store,
                 **others,
             )
-        except _Refused as refused:
+        except _BundleRefused as refused:
             getLogger("flwr").error("%s", refused)
             message, _ = received[0]
             flwr = importlib.import_module(_MESSAGE)

@@ -2,13 +2,12 @@
 
 gRPC does not limit the connections of a peer, and expands the headers of a request before any Python code
 sees the request. In HTTP/2, one byte can stand for a header that was sent before, and gRPC takes up to 150
-bytes of memory for each such byte. gRPC limits the headers of a request, but enforces the limit only for
-peers that have confirmed gRPC's settings. Without the gate, 26 MB of headers took 3.9 GB of memory.
+bytes of memory for each such byte. gRPC limits the headers only of peers that have confirmed gRPC's settings.
+Without the gate, 26 MB of headers took 3.9 GB of memory.
 
 So gRPC listens on a Unix socket in a folder that only this user may enter, and the gate listens on the port.
-The gate checks that a peer confirms gRPC's settings before its first request (`settings_check`). From then
-on, the gate forwards all bytes. It counts the frames, and slows down a peer that sends too many
-(`frame_limit`).
+The gate checks that a peer confirms gRPC's settings before its first request (`settings_check`), and slows
+down a peer that sends too many frames (`frame_limit`).
 
 A stranger is a peer that has not yet sent a request with a registered key.
 """
@@ -42,13 +41,13 @@ from deploy.flower.patches.sockets import forwarded
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-# The largest number of open connections: of all strangers, of strangers from one address, and of one node. If
-# there are more, the oldest are closed.
+# The most open connections of all strangers, of strangers from one address, and of one node. If there are
+# more, the oldest are closed.
 ALL_STRANGERS, STRANGERS, PER_NODE = 1024, 512, 16
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
 FROM_STRANGER = 64 * 1024  # the most bytes of a stranger that are forwarded
 REFUSALS = 16  # refused requests after which a connection is closed
-TOLD = 60.0  # s between two lines in the log about closed connections
+TOLD = 60.0  # s between two lines of one kind in the log
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
 BACKLOG = 1024  # connections that the kernel accepts before this process does
@@ -103,13 +102,13 @@ class Gate:
         threading.Thread(target=self._run, name="gate", daemon=True).start()
 
     def admitted(self, peer: str, node: int) -> None:
-        """Remember that a peer sent a request with a node's key. `peer` is the name that `sender` returns."""
+        """Note that a peer sent a request with a node's key. `peer` is the name that `sender` returns."""
         connection = self._connections.get(peer)
         if connection is not None and connection.node != node:
             self._loop.call_soon_threadsafe(self._admit, connection, node)
 
     def refused(self, peer: str) -> None:
-        """Remember that a request of a peer was refused. `peer` is the name that `sender` returns."""
+        """Note that a request of a peer was refused. `peer` is the name that `sender` returns."""
         if connection := self._connections.get(peer):
             self._loop.call_soon_threadsafe(self._refuse, connection)
 
@@ -127,7 +126,7 @@ class Gate:
             self._close(connection, f"{REFUSALS} refused requests")
 
     def _close(self, connection: _Connection, reason: str) -> None:
-        """Close a connection, and write a line into the log, but only every `TOLD` seconds."""
+        """Close a connection, and log closed connections every `TOLD` seconds."""
         if connection.closing:
             return
         connection.closing = True
@@ -165,14 +164,14 @@ class Gate:
             connection = _Connection(origin(address[0]))
             connection.task = self._keep(self._serve(outside, peer, connection))
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
-            if old := self._connections.pop(peer, None):  # the peer has reset it, and uses its port again
+            if old := self._connections.pop(peer, None):  # reset by the peer, which uses the port again
                 old.task.cancel()
             self._connections[peer] = connection  # as the last one
             self._make_room(connection.address)
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
     def _free_descriptor(self, error: OSError) -> None:
-        """If a connection was not accepted because no descriptor was free, close the oldest stranger's."""
+        """If no descriptor was free for a new connection, close the oldest connection of a stranger."""
         now = time.monotonic()
         if now - self._failed >= TOLD:
             self._failed = now
@@ -183,7 +182,7 @@ class Gate:
                 self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
-        """Close a stranger's connection if there are too many; `newest` is the address of the newest one."""
+        """Close a stranger's connection if there are too many. `newest` is the address of the newest peer."""
         strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
         of_address = Counter(each.address for each in strangers)
         of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
@@ -258,7 +257,7 @@ class Gate:
                 await back
 
     async def _slow_down(self, connection: _Connection) -> None:
-        """Wait until a peer may send frames again, and write a line into the log every `TOLD` seconds."""
+        """Wait until a peer may send frames again, and log this every `TOLD` seconds."""
         now = time.monotonic()
         if now - self._slowed >= TOLD:
             self._slowed = now
@@ -297,7 +296,7 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return how many strangers' connections, of two files each, take half of the allowed open files.
+    """Return for how many strangers' connections half of the allowed open files suffice (two files for each).
 
     Without a limit of open files, return `ALL_STRANGERS`.
     """
@@ -310,7 +309,7 @@ def most_strangers() -> int:
 def origin(address: str) -> str:
     """Return the address under which a peer is counted.
 
-    An IPv6 peer is counted under its network of 64 bits, because one machine may have all addresses of such a
+    An IPv6 peer is counted under its network of 64 bits, because one machine may have all addresses of this
     network.
     """
     found = ip_address(address)
@@ -333,7 +332,7 @@ def _tls(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def _listen(address: str) -> list[socket.socket]:
-    """Return sockets that listen on an address, as gRPC would: 0.0.0.0 and [::] are all addresses."""
+    """Return sockets that listen on an address. As in gRPC, 0.0.0.0 and [::] stand for all addresses."""
     host, _, port = address.rpartition(":")
     if host in _EVERYWHERE and socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # a container may have no IPv6
@@ -360,7 +359,7 @@ def _private_folder() -> str:
     for parent in (tempfile.gettempdir(), "/tmp"):
         _remove_old(parent)
         folder, descriptor = _locked_folder(parent)
-        # A Unix socket's name is short, and the folder's name may be long.
+        # A Unix socket's name must be short, and the folder's name may be long.
         name = f"/proc/self/fd/{descriptor}" if sys.platform == "linux" else folder
         if len(f"{name}/{_PEER}") <= LONGEST_NAME:
             return name
@@ -381,8 +380,8 @@ def _locked_folder(parent: str) -> tuple[str, int]:
 
 
 def _remove_old(parent: str) -> None:
-    # Other users may write into this folder, too. A pipe or a deep folder of theirs must cause neither a wait
-    # nor an error.
+    # Other users may write into this folder. Their pipes or deep folders must cause neither a wait nor an
+    # error.
     for folder in Path(parent).glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError):  # the folder is locked, or is no folder
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -2,17 +2,17 @@
 
 gRPC handles every frame at once, even frames that belong to no request. A node that sent 850,000 PINGs a
 second occupied a core, and the requests of others waited for seconds. If a node sends more than `FRAMES`
-frames in a second, the gate reads no more from the node until the second is over; it keeps the connection.
+frames in a second, the gate (`connection_gate`) reads no more from the node until the second is over.
 
 An honest node sends four small frames with each request (the request's headers and body, and two
-WINDOW_UPDATEs), and few others, however large the model is: its data is in large frames, which do not count.
+WINDOW_UPDATEs), and few others. The data of a model is in large frames, which do not count.
 """
 
 from __future__ import annotations
 
 import time
 
-FRAMES = 2048  # in a second: enough for 500 requests; a SuperLink answers some 1,000 requests of all nodes
+FRAMES = 2048  # the frames of 500 requests; a SuperLink answers some 1,000 requests a second in all
 # Bytes. A DATA frame with at least this many bytes does not count. A frame of another kind counts once, and
 # once more for each `LARGE` bytes in it.
 LARGE = 1024
@@ -53,7 +53,7 @@ class FrameCounter:
         self._head = b""  # the beginning of a frame's head; it has passed
 
     def passing(self, data: bytes, budget: FrameBudget) -> int:
-        """Return how many bytes of `data`, the next bytes, may pass now. Spend the frames in these bytes."""
+        """Return how many of the next bytes, `data`, may pass now, and spend the frames in these bytes."""
         joined, before = self._head + data, len(self._head)
         at, end, left = self._skip, len(joined), budget.left
         count = 0

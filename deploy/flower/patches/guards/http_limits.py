@@ -1,10 +1,11 @@
 """Limits the connections to the HTTP APIs of a SuperLink and of a SuperNode.
 
-Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, does not limit the
-number of connections, or how long a connection may exist without a request. It does not limit the head of a
-request (its method, URL and headers) either, and keeps an incomplete head in memory. It stores any number of
-requests that are sent at once; 256 kB of requests take 13 MB of memory. Its TLS handles any number of changes
-of the keys in one step (`tls_records`).
+Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, limits none of these:
+
+- the number of connections, and the time for which a connection may exist without a request;
+- the head of a request (its method, URL and headers). An incomplete head stays in memory;
+- the number of requests that are sent at once. 256 kB of requests take 13 MB of memory;
+- the number of changes of the keys that its TLS handles in one step (`tls_records`).
 
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """
@@ -126,9 +127,9 @@ def limited(protocol: Any) -> Any:
 
 
 def with_limited_tls(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that makes an event loop as `make` does, whose servers limit TLS.
+    """Return a function that makes an event loop as `make` does, but with limited TLS.
 
-    They end slow handshakes, and connections with many records of TLS without data.
+    Servers of this loop end slow handshakes, and connections with many records of TLS without data.
     """
 
     def made() -> Any:

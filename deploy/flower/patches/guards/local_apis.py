@@ -1,13 +1,12 @@
 """Guards the HTTP APIs of a SuperLink and of a SuperNode, to which every user of the machine can connect.
 
 - The control API, which registers nodes and accepts runs, demands the operator's secret. Flower's own account
-  authentication checks the secret, so the unchanged `flwr` can send it as its access token. A SuperLink
-  without this guard ends at once if it is told to authenticate accounts (`commands.guarded`).
+  authentication checks the secret, so the unchanged `flwr` can send it as its access token.
 - Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower without such a
   secret gives a task to anyone who asks. The thread of `deploy.flower.patches.superexec` takes tasks without
   HTTP.
-- The content of a request is read only if its sender is known, or if an executor may have signed the
-  request; in the second case, at most `MAX_SIGNED` bytes are read. Stock Flower reads any content first.
+- The content of a request is read only if its sender is known, or if it has at most `MAX_SIGNED` bytes and an
+  executor may have signed it. Stock Flower reads any content first.
 - The connections of unknown senders are limited (`http_limits`).
 """
 
@@ -100,7 +99,7 @@ def demand_secret() -> None:
 
 
 def guard(module: str) -> None:
-    """Guard the HTTP API that the function `create_app` of a module makes. `module` is the module's name."""
+    """Guard the HTTP API that the function `create_app` of a module makes."""
     http_limits.limit()
     create = importlib.import_module(module).create_app
 
@@ -125,8 +124,7 @@ class Guard:
     app : starlette.types.ASGIApp
         The application to which requests are passed.
     api : fastapi.FastAPI
-        The API. Its `state` has the SuperLink's or SuperNode's database, which knows the tokens of tasks. In
-        a SuperLink, it also has the authentication of the control API.
+        The API. Its `state` knows the tokens of tasks and, in a SuperLink, the control API's authentication.
     """
 
     def __init__(self, app: Any, api: Any) -> None:
@@ -136,7 +134,7 @@ class Guard:
         self._access_token = importlib.import_module(_CONSTANTS).ACCESS_TOKEN_KEY
 
     async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
-        """Pass a request on; without its content if its sender is unknown and cannot have signed it."""
+        """Pass a request on, but without its content if its sender is unknown and cannot have signed it."""
         if scope["type"] == "http":
             sender, headers = scope.get("client"), dict(scope["headers"])
             if await self._is_known(scope["path"], headers):
@@ -161,7 +159,7 @@ class Guard:
 
     def _may_be_signed(self, path: str, headers: dict[bytes, bytes]) -> bool:
         """Tell whether a request may be an executor's. The API checks its signature."""
-        # With an encoding, the content may be longer than its stated length.
+        # With a transfer encoding, the content may be longer than its stated length.
         if not path.startswith("/v1/runtime/") or {self._task_token, b"transfer-encoding"} & headers.keys():
             return False
         length = headers.get(b"content-length", b"")
@@ -169,7 +167,7 @@ class Guard:
 
 
 async def _send_and_note(send: Any, sender: Any, message: dict[str, Any]) -> None:
-    """Pass on a part of an answer. If the API has accepted the request, its sender is no stranger."""
+    """Pass on a part of an answer. If the API has accepted the request, the sender is no stranger."""
     if message["type"] == "http.response.start" and message["status"] == 200:
         http_limits.strangers.remove(sender)
     await send(message)

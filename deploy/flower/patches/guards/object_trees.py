@@ -1,18 +1,17 @@
 """Lets only ServerApps state which children an object has, so that no node affects the objects of others.
 
-A message is a tree of objects. Flower stores an object once, under its hash, for all senders. It stores the
-children that the first sender states, and refuses later senders that state other children. So a malicious
-node that can guess an object, such as the settings of the next round or another client's name, could keep
-others from sending that object.
+A message is a tree of objects. Flower stores an object once, under its hash, for all senders, with the
+children that the first sender states. It refuses later senders that state other children. So a malicious node
+that can guess an object, such as the settings of the next round or another client's name, could keep others
+from sending that object.
 
 Here a reply is stored as a flat tree: the reply's message is the parent of all objects of the reply. This is
-enough to fetch and to delete the objects. A program that inflates an object reads the ids of its children
-from the object's content. The message of a reply is the only object whose children a node states. The
-message's hash covers the ids of the children, and this hash is checked first.
+enough to fetch and to delete the objects, because a program that inflates an object reads the ids of the
+object's children from its content. So the message of a reply is the only object whose children a node states.
+Its hash covers the ids of the children, and this hash is checked first.
 
-Stock Flower reads a tree with two statements for each of its objects. Here a whole tree takes two statements,
-whose texts are fixed, so that the lookups of this module do not slow down the rounds. A statement receives
-the names of objects as JSON, because SQLite limits the number of its parameters.
+Stock Flower reads a tree with two statements for each object. Here a whole tree takes two statements, so that
+this module does not slow down the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.storage.statements import executor
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,24 +40,23 @@ USED = (
     *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
 )
 
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {_AMONG}"
-_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {_AMONG}"
+_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
+_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"
 _TREES = (
     "WITH RECURSIVE part (id) AS "
     "(SELECT value FROM json_each(?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
     "SELECT parent_id, child_id FROM part JOIN object_children ON parent_id = id ORDER BY 1, 2"
 )
 _WITHOUT_CHILDREN = (
-    f"SELECT object_id FROM objects WHERE object_id {_AMONG} "
+    f"SELECT object_id FROM objects WHERE object_id {AMONG} "
     "AND NOT EXISTS (SELECT 1 FROM object_children WHERE parent_id = object_id)"
 )
 _ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
-_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {_AMONG}"
+_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:
-    """Tell whether the id of a tree's root is the hash of a message with the children that the tree states.
+    """Tell whether the id of a tree's root is the hash of the message with the children that the root states.
 
     Parameters
     ----------
@@ -82,7 +80,7 @@ def is_hash_of(message: Any, tree: Any) -> bool:
 
 
 def flat(store: Any, tree: Any) -> Any:
-    """Return the flat tree that is stored for a reply. Call this in the transaction that stores the tree.
+    """Return the flat tree of a reply. Call this in the transaction that stores the flat tree.
 
     An object that the store already knows keeps the children that a ServerApp stated.
 
@@ -138,10 +136,7 @@ def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
 
 
 def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
-    """Return the number of stored bytes of each of these objects. Unknown objects are left out.
-
-    SQLite finds out a content's length without reading the content.
-    """
+    """Return the number of stored bytes of each of these objects. Unknown objects are left out."""
     return _looked_up(database, _SIZES, names)
 
 
@@ -165,7 +160,7 @@ def _trees(database: Any, roots: Collection[str]) -> list[Any]:
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
-    """If replies have stored some of a ServerApp's objects without children, store these children now.
+    """Store the children of those objects of a ServerApp that replies have stored without children.
 
     Parameters
     ----------

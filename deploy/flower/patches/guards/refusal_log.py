@@ -11,8 +11,8 @@ from collections import OrderedDict
 LONGEST = 2000  # the most characters of a log message
 LONGEST_REASON = 200  # the most characters of a refusal's reason, which may quote the sender
 INTERVAL = 60.0  # s in which the same reason is logged only once for an address and a method
-# The most reasons that are logged in an interval for an address and a method. The sender can cause any number
-# of reasons, for example by sending different numbers that the reasons quote.
+# The most reasons that are logged in an interval for an address and a method. Reasons may quote the sender,
+# who can therefore cause any number of reasons.
 REASONS = 8
 PLACES = 1024  # the most pairs of address and method that are remembered
 # The most refusals that are logged in an interval in all. An attacker may have any number of addresses.
@@ -66,8 +66,7 @@ class _SafeArguments(logging.Filter):
 class _Few(logging.Filter):
     """Limits how often each logging statement of a package logs: `LINES` lines in `INTERVAL` seconds.
 
-    Some statements log a line for every request of a client. A statement's first line after the interval says
-    how many of its lines were not logged.
+    A statement's first line after the interval says how many of its lines were not logged.
 
     Parameters
     ----------
@@ -115,8 +114,8 @@ def limit_uvicorn() -> None:
 class RefusalLog:
     """Logs refused requests, with limits.
 
-    For an address and a method, an equal reason is logged once in `INTERVAL` seconds. The first line after
-    this interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
+    For an address and a method, a reason is logged once in `INTERVAL` seconds. The first line after this
+    interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
     """
 
     def __init__(self) -> None:

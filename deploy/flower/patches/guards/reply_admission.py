@@ -20,8 +20,8 @@ OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow 
 TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
 MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
 ATTEMPTS = 8  # how often a node may send a reply to one message
-REMEMBERED = 10_000  # the most messages that are remembered: the node of each, and its number of replies
-LONGEST = 1e6  # s for which a ClientApp may state that it has run; a longer time counts as this
+MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are remembered
+LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 SESSIONS = 256  # the most push sessions of ServerApps that are remembered
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
@@ -59,8 +59,7 @@ class _Pushes:
 
     def __init__(self) -> None:
         self._bytes: list[int] = []  # for each message, the bytes of its objects that have arrived
-        # The objects that have not arrived. Under each: the positions in `_bytes` of the messages that hold
-        # it.
+        # For each object that has not arrived: the positions in `_bytes` of the messages that hold it.
         self._wanted: dict[str, list[int]] = {}
         self.present: dict[str, int] = {}  # the bytes of the objects that were stored before the session
 
@@ -83,8 +82,7 @@ class _Pushes:
     def store(self, name: str, size: int) -> int:
         """Remember that an object of `size` bytes has arrived.
 
-        For each message that holds the object, count the bytes that have arrived. Return the largest of these
-        counts; 0 if no message holds the object.
+        Return the most bytes that have arrived of a message that holds the object; 0 without such a message.
         """
         messages = self._wanted.pop(name, [])
         for message in messages:
@@ -106,9 +104,9 @@ class _Session:
 class ReplyAdmission:
     """Refuses replies that are too large, or that answer no message.
 
-    The limits are `FACTOR` times the bytes and `FACTOR` times the objects of the largest messages that the
-    run's ServerApp has sent, but at least `reply_size.BYTES` and `OBJECTS`. The sizes of the largest
-    messages are also saved in the database, because nodes may reply after a restart of the SuperLink.
+    The limits are `FACTOR` times the most bytes, and `FACTOR` times the most objects, of a message that the
+    run's ServerApp has sent, but at least `reply_size.BYTES` and `OBJECTS`. The sizes are also saved in the
+    database, because nodes may reply after a restart of the SuperLink.
 
     Parameters
     ----------
@@ -161,17 +159,15 @@ class ReplyAdmission:
             self._check_confirmation(request, node)
 
     def note(self, method: str, request: Any, response: Any, node: int) -> None:
-        """Note, after a request was answered, what `check` needs to check the node's next requests.
+        """Note which messages a node has received, and in which session it will push its reply's objects.
 
-        These are the messages that the node has received, and the session in which the node will push its
-        reply's objects. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's
-        answer.
+        Call this after a request was answered with `response`. The other parameters are those of `check`.
         """
         if method == "PullMessages":
             with self._lock:
                 for message in response.messages_list:
                     self._delivered[message.metadata.message_id] = node
-                while len(self._delivered) > REMEMBERED:
+                while len(self._delivered) > MOST_MESSAGES:
                     self._delivered.popitem(last=False)
         if method != "PushMessages":
             return
@@ -181,7 +177,7 @@ class ReplyAdmission:
         session = _Session(response.session_id)
         with self._lock:
             self._sessions[node] = session
-        # Objects that the SuperLink had stored earlier count too, although the node need not send them.
+        # Objects that are already stored count too, although the node need not send them.
         if present and missing:
             self._spend(
                 session, request.messages_list[0].metadata.run_id, sum(self._stored(present).values())
@@ -214,7 +210,7 @@ class ReplyAdmission:
         with self._lock:
             attempts = self._attempts.pop(metadata.reply_to_message_id, 0) + 1
             self._attempts[metadata.reply_to_message_id] = attempts
-            if len(self._attempts) > REMEMBERED:
+            if len(self._attempts) > MOST_MESSAGES:
                 self._attempts.popitem(last=False)
         if attempts > ATTEMPTS:
             raise self._no("the message has been answered too often")
@@ -226,8 +222,8 @@ class ReplyAdmission:
 
     def _check_object(self, request: Any, node: int) -> None:
         with self._lock:
-            # After a restart of the SuperLink, the first session that the node names counts as its session.
-            # The database knows whether there is such a session.
+            # After a restart of the SuperLink, the first session that the node names counts as its session;
+            # the database knows whether this session exists.
             session = self._sessions.setdefault(node, _Session(request.session_id))
         if request.session_id not in ("", session.name):  # SuperNodes of earlier versions send ""
             raise self._no("the object belongs to no reply of this node")
@@ -265,7 +261,7 @@ class ReplyAdmission:
         with self._lock:
             before = saved.get(run, _Size())
             sent = _Size(*map(max, before, self._sent.get(run, _Size())))
-            if sent != before:  # a run that a client invents has no messages, and so no entry
+            if sent != before:  # false for a run that a client has invented
                 saved[run] = sent
         if sent != before:
             try:

@@ -14,11 +14,11 @@ from deploy.flower.patches.guards.refusal_log import make_safe, printable
 from deploy.flower.patches.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 
-FACTOR = 4  # a reply may have at least this many times the bytes of the ServerApp's largest message
+FACTOR = 4  # a reply may have this many times the bytes of the ServerApp's largest message
 BYTES = 1024 * 1024  # bytes that a reply may have in any case
 VARIABLE = "COHORT_REPLY_BYTES"  # the environment variable that can raise `BYTES`
 _CHUNK = b"ArrayChunk "  # the first bytes of an object that holds data of an array
-REMEMBERED = 100_000  # the most replies whose metadata are remembered
+MOST_REPLIES = 100_000  # the most replies whose metadata are remembered
 
 _GRID = "flwr.superlink.grid.http_grid"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
@@ -63,7 +63,7 @@ def patch() -> None:
     client = importlib.import_module(RUNTIME_CLIENT).RuntimeHttpClient
     push, pull, inflate = grid.push_objects, client.PullMessages, grid.inflate_object_from_contents
     metadata_of = importlib.import_module(_SERDE).metadata_from_proto
-    # The metadata of replies, by message id, as the SuperLink has checked them.
+    # The metadata of replies, which the SuperLink has checked, by message id.
     metadata: OrderedDict[str, Any] = OrderedDict()
     iterate, tree_of = (
         getattr(importlib.import_module(_OBJECTS), f"{name}_object_tree") for name in ("iterate", "get")
@@ -107,7 +107,7 @@ def patch() -> None:
         response = pull(this, *arguments, **settings)
         for message in response.messages_list:
             metadata[message.metadata.message_id] = message.metadata
-            if len(metadata) > REMEMBERED:
+            if len(metadata) > MOST_REPLIES:
                 metadata.popitem(last=False)
         return response
 
@@ -118,7 +118,7 @@ def patch() -> None:
             if (size := inflated_size(contents)) > allowed_bytes(sent):
                 raise ValueError(f"it has {size} bytes, and at most {allowed_bytes(sent)} are allowed")
             # A metric of 13 bytes takes 350 bytes of memory and 10 us once it is inflated, so a limit for all
-            # bytes together would allow a client with a large model far too many metrics.
+            # bytes together would allow far too many metrics where the model is large.
             if (size := size_beside_arrays(contents)) > allowed_bytes(beside):
                 raise ValueError(
                     f"it has {size} bytes beside its arrays, and at most {allowed_bytes(beside)} are allowed"
@@ -150,7 +150,7 @@ def size_beside_arrays(contents: dict[str, bytes]) -> int:
 def inflated_size(contents: dict[str, bytes]) -> int:
     """Return the total size, in bytes, of a reply's objects once they are inflated.
 
-    A chunk of an array counts as often as the arrays refer to it. `contents` are the deflated objects, by id.
+    A chunk counts as often as arrays refer to it. `contents` are the deflated objects, by id.
     """
     head = importlib.import_module(_OBJECTS).get_object_head_values_from_object_content
     size = 0

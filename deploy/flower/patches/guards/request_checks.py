@@ -1,10 +1,9 @@
 """The front door of the Fleet API: it checks each request before Flower handles the request.
 
-Stock Flower reads a whole request before it can refuse the request. Its threads can all be occupied by 1000
-requests whose bodies never end. Stock Flower also inflates compressed requests. The front door authenticates
-a request by its headers before it reads the body, and then checks the size and the content of the body. It
-limits the requests that each node may have under way, and accepts no compression. A SuperLink does not start
-without its front door (`deploy.flower.launch`).
+Stock Flower reads a whole request before it can refuse the request, so 1000 requests whose bodies never end
+occupy all its threads. Stock Flower also inflates compressed requests. The front door authenticates a request
+by its headers before it reads the body, and then checks the size and the content of the body. It limits the
+requests that each node may have under way, and accepts no compression.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.deferred_answers import Later
-from deploy.flower.patches.guards import enrolment, reply_admission
+from deploy.flower.patches.guards import enrolment_requests, reply_admission
 from deploy.flower.patches.guards.connection_gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
@@ -46,7 +45,7 @@ HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 CALLS_PER_NODE = 8
 # The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
-# wait loses its oldest such request.
+# wait loses its oldest request.
 WAITING_CALLS = 800
 # s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
 # and an answer is small.
@@ -93,7 +92,7 @@ USED = (
     f"{_KEYS}:bytes_to_public_key",
     f"{_KEYS}:verify_signature",
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *enrolment.USED,
+    *enrolment_requests.USED,
     *reply_admission.USED,
 )
 
@@ -124,18 +123,18 @@ def patch() -> None:
     lifespan._start_fleet_api = start_behind_door
 
 
-class Refused(Exception):  # noqa: N818
+class RequestRefused(Exception):  # noqa: N818
     """A request is refused.
 
     Parameters
     ----------
     reason : str
-        The reason, which is logged. The node receives it too, unless there is an `answer`.
+        The reason, which is logged.
     status : str
         The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
         UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
     answer : str
-        The text that the node receives instead of the reason. (default: the reason)
+        The text that the node receives. (default: the reason)
     """
 
     def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
@@ -152,12 +151,11 @@ class FrontDoor:
     state_factory : LinkStateFactory
         Returns the SuperLink's state.
     gate : Gate
-        Closes the connections of strangers. The front door tells the gate which requests were admitted or
-        refused.
+        Learns which requests were admitted or refused, and closes the connections of strangers.
     largest_object : int
         The most bytes of a request that holds an object.
     submit : Callable[[Callable[[], None]], Any]
-        Lets a thread of the server call a function. The function answers a held request.
+        Lets a thread of the server call a function that answers a held request.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class FrontDoor:
         self._state_factory = state_factory
         self._submit = submit
         self._gate = gate
-        self._replies = ReplyAdmission(state_factory, Refused)
+        self._replies = ReplyAdmission(state_factory, RequestRefused)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
         self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
         self._largest_object = largest_object
@@ -191,7 +189,7 @@ class FrontDoor:
         def answer(bodies: Iterator[bytes], context: Any) -> Any:
             try:
                 return self._answer(continuation, call, bodies, context)
-            except Refused as refused:
+            except RequestRefused as refused:
                 peer = sender(context)
                 self._log.refused(call.method, str(refused), peer)
                 if refused.status in ("UNAUTHENTICATED", "FAILED_PRECONDITION"):
@@ -210,7 +208,7 @@ class FrontDoor:
                 with self._lock:
                     _, node = self._calls.get(context, (0.0, 0))  # no entry if the node has hung up
                 with self._wait(context, node):
-                    send(response)  # returns when the node takes it
+                    send(response)  # returns when the node takes the answer
                 send(None)  # the end of the answer
 
             def failed(error: Exception) -> None:
@@ -228,8 +226,8 @@ class FrontDoor:
         if self._methods[call.method] not in HELD_METHODS:
             return grpc.stream_unary_rpc_method_handler(answer)
         # Because of this attribute, gRPC passes the argument `send`, by which any thread may send the answer
-        # later. gRPC reads the attribute only of functions that answer with a stream. To the node, a single
-        # answer and a stream of one answer look the same.
+        # later. gRPC reads the attribute only of functions that answer with a stream. For the node, a stream
+        # of one answer is the same as a single answer.
         answer_later.experimental_non_blocking = True  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(answer_later)
 
@@ -262,21 +260,23 @@ class FrontDoor:
                 "PushMessages": self._replies.largest_request,
             }.get(method, SMALL_BODY)
             if len(body) > limit:
-                raise Refused(f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED")
+                raise RequestRefused(
+                    f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED"
+                )
             handler = continuation(call)
             try:
                 request = handler.request_deserializer(body)
             except Exception as error:
-                raise Refused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
+                raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
             del body
             activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
             if isinstance(request, activation):
                 if request.public_key != key:
-                    raise Refused("Another node's key")
-            elif method != "RegisterNode":  # Flower itself refuses that one
+                    raise RequestRefused("Another node's key")
+            elif method != "RegisterNode":  # Flower itself refuses RegisterNode
                 stated = request.node.node_id if hasattr(request, "node") else request.node_id
                 if stated != node:
-                    raise Refused("Invalid node ID")
+                    raise RequestRefused("Invalid node ID")
             self._replies.check(method, request, node)
 
             def serialized(response: Any) -> bytes:
@@ -290,8 +290,8 @@ class FrontDoor:
     def _authenticate(self, call: Any) -> tuple[bytes, int]:
         """Return the key that signed a request, and the id of the node that is registered with the key.
 
-        Raises Refused if the request is not signed by a registered key, or if its time stamp is too old or in
-        the future.
+        Raises RequestRefused if the request is not signed by a registered key, or if its time stamp is too
+        old or in the future.
         """
         auth = importlib.import_module(_NODE_AUTH)
         metadata = call.invocation_metadata
@@ -299,7 +299,7 @@ class FrontDoor:
         time_stamp = auth.get_metadata_str(metadata, auth.TIMESTAMP_HEADER)
         signature = auth.get_metadata_bytes(metadata, auth.SIGNATURE_HEADER)
         if not key or not time_stamp or not signature:
-            raise Refused("Missing authentication metadata")
+            raise RequestRefused("Missing authentication metadata")
         node = self._state_factory.state().get_node_id_by_public_key(key)
         if node is None:
             raise _unknown(self._methods[call.method])
@@ -307,25 +307,25 @@ class FrontDoor:
             signed = _signatures.verify(key, time_stamp.encode(), signature)
             age = (auth.now() - datetime.fromisoformat(time_stamp)).total_seconds()
         except (TypeError, ValueError) as error:
-            raise Refused("Invalid timestamp") from error
+            raise RequestRefused("Invalid timestamp") from error
         if not signed:
-            raise Refused("Invalid signature")
+            raise RequestRefused("Invalid signature")
         if not auth.MIN_TIMESTAMP_DIFF < age < auth.MAX_TIMESTAMP_DIFF:
-            raise Refused("Invalid timestamp")
+            raise RequestRefused("Invalid timestamp")
         return key, node
 
     @contextmanager
     def _under_way(self, node: int, context: Any) -> Iterator[None]:
         """Count a node's request until it is handled, and the node has received the answer or has hung up.
 
-        If a node hangs up, the thread still handles the request to its end, and the request counts until
-        then. Otherwise a node that hangs up again and again could occupy any number of threads.
+        If a node hangs up, its request counts until the thread has handled it. Otherwise a node that hangs up
+        again and again could occupy any number of threads.
 
-        Raises Refused if the node already has `CALLS_PER_NODE` requests under way.
+        Raises RequestRefused if the node already has `CALLS_PER_NODE` requests under way.
         """
         with self._lock:
             if self._per_node[node] >= CALLS_PER_NODE:
-                raise Refused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
+                raise RequestRefused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
             self._calls[context] = time.monotonic(), node
         rest = 2  # how many of two events are to come: the handling ends, and gRPC ends the request
@@ -344,7 +344,7 @@ class FrontDoor:
         try:
             if not context.add_callback(over):
                 over()
-                raise Refused("The node has hung up", "UNAVAILABLE")
+                raise RequestRefused("The node has hung up", "UNAVAILABLE")
             yield
         finally:
             over()
@@ -354,7 +354,7 @@ class FrontDoor:
             try:
                 return next(bodies)
             except StopIteration:
-                raise Refused("No request", "INVALID_ARGUMENT") from None
+                raise RequestRefused("No request", "INVALID_ARGUMENT") from None
 
     @contextmanager
     def _wait(self, context: Any, node: int) -> Iterator[None]:
@@ -363,8 +363,7 @@ class FrontDoor:
         with self._lock:
             self._waiting[context] = time.monotonic(), node
             if len(self._waiting) > WAITING_CALLS:
-                # The oldest request of all may belong to an honest node with a slow uplink, so it is not
-                # chosen.
+                # Not the oldest request of all, which may belong to an honest node with a slow uplink
                 most = Counter(each for _, each in self._waiting.values()).most_common(1)[0][0]
                 oldest = next(each for each, (_, owner) in self._waiting.items() if owner == most)
                 del self._waiting[oldest]
@@ -380,8 +379,7 @@ class FrontDoor:
 class _Signatures(threading.local):
     """Verifies signatures, and remembers each thread's last valid one.
 
-    The front door verifies a signature first. Flower verifies the same signature again in the same thread,
-    which then costs nothing.
+    After the front door, Flower verifies the same signature in the same thread, which then costs nothing.
     """
 
     valid: tuple[bytes, bytes, bytes] | None = None  # the last valid key, text and signature
@@ -396,7 +394,7 @@ class _Signatures(threading.local):
         return True
 
     def verify_again(self, key: bytes, text: bytes, signature: bytes) -> bool:
-        """Do the same as `verify`, without computing if `verify` has just accepted this signature."""
+        """Do the same as `verify`, but compute nothing if `verify` has just accepted this signature."""
         valid, self.valid = self.valid, None
         return (key, text, signature) == valid or self.verify(key, text, signature)
 
@@ -404,11 +402,10 @@ class _Signatures(threading.local):
 _signatures = _Signatures()
 
 
-def _unknown(method: str) -> Refused:
+def _unknown(method: str) -> RequestRefused:
     """Return the refusal of a request with an unknown key.
 
-    For ActivateNode and RegisterNode it contains Flower's error code, which SuperNodes and `deploy.device`
-    recognise.
+    For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
     """
     codes = importlib.import_module(_ERRORS).ApiErrorCode
     code = {
@@ -417,10 +414,10 @@ def _unknown(method: str) -> Refused:
     }.get(method)
     reason = "No SuperNode found with the given public key"
     if code is None:
-        return Refused(reason)
+        return RequestRefused(reason)
     error = importlib.import_module(f"{_ERRORS}.catalog").API_ERROR_MAP[code]
     answer = json.dumps({"code": int(code), "public_message": error.public_message, "public_details": None})
-    return Refused(f"{reason} ({int(code)})", error.status_code.name, answer)
+    return RequestRefused(f"{reason} ({int(code)})", error.status_code.name, answer)
 
 
 def _start(
@@ -434,8 +431,8 @@ def _start(
 ) -> Any:
     """Start the Fleet API behind the front door, and return its gRPC server.
 
-    Replaces Flower's function of the same parameters. Raises SystemExit if the SuperLink's options leave the
-    Fleet API unprotected or its port is taken.
+    Replaces Flower's function with the same parameters. Raises SystemExit if the SuperLink's options leave
+    the Fleet API unprotected or its port is taken.
     """
     if not enable_supernode_auth or certificates is None:
         raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")
@@ -455,7 +452,7 @@ def _start(
         threads,
         options=_options(chunk + SPARE),
         interceptors=[
-            *enrolment.interceptors(state_factory),
+            *enrolment_requests.interceptors(state_factory),
             door,
             importlib.import_module(_TRANSLATION).RpcErrorTranslationServerInterceptor(),
             *interceptors,
@@ -488,8 +485,8 @@ def _options(largest: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", largest + SMALL_BODY),
         ("grpc.max_send_message_length", -1),
-        # The only compression allowed is "identity" (none): gRPC inflates a body before the front door can
-        # refuse it.
+        # The only allowed compression is "identity" (none), because gRPC inflates a body before the front
+        # door can refuse it.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_concurrent_streams", 2 * CALLS_PER_NODE),  # requests under way on one connection
         # The most bytes of a request's headers. gRPC adds 32 to the bytes of each header. A SuperNode's

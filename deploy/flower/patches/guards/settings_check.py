@@ -11,7 +11,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of a peer (RFC
 # Nine bytes precede a frame's content: the content's length (3), the kind, the flags, and the stream (4).
 _HEAD = 9
 _SETTINGS, _PING, _WINDOW_UPDATE = 4, 6, 8  # the kinds of frames that are no part of a request
-_CONFIRMS = 1  # the flag of a SETTINGS frame that only confirms the settings of the other side
+_CONFIRMS = 1  # the flag of a SETTINGS frame that confirms the settings of the other side
 
 
 class NotAllowedError(Exception):
@@ -36,7 +36,7 @@ class SettingsCheck:
     def allowed(self, data: bytes) -> bytes:
         """Return the bytes that gRPC may get, now that a peer has sent `data`.
 
-        These are complete frames, and everything after the frame that confirms the settings.
+        Until the peer confirms the settings, these are complete frames; then they are all bytes.
 
         Raises
         ------

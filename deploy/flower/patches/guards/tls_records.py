@@ -1,10 +1,9 @@
 """The server's side of TLS: it decrypts one record at a time, and limits the records without data.
 
 Some records of TLS hold no data of the application: a part of the handshake, a change of the keys (KeyUpdate
-in TLS 1.3), an attempt to negotiate again (TLS 1.2), or a warning. OpenSSL handles any number of such records
-in one call. The call does not return while more records arrive, and each change of the keys takes OpenSSL
-30 us or more. When OpenSSL read the socket itself, a stranger stopped the gate with 0.4 MB of such records a
-second.
+in TLS 1.3), an attempt to negotiate again (TLS 1.2), or a warning. A call of OpenSSL does not return while
+such records arrive, and each change of the keys takes 30 us or more. When OpenSSL read the socket itself, a
+stranger stopped the gate with 0.4 MB of such records a second.
 
 `TlsPeer` is for the gate. `limit_records` is for servers of asyncio and uvloop.
 """
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RECORD = 16 * 1024  # the most bytes of data in a record (RFC 8446, section 5.1)
-# The most records without data in the life of a connection, and the most bytes of them. A handshake has up
-# to six; gRPC's TLS does not change the keys, and allows its peers 32 changes.
+# The most records without data in the life of a connection, and their most bytes. A handshake has up to six;
+# gRPC's TLS does not change the keys, and allows its peers 32 changes.
 EMPTY_RECORDS, EMPTY_BYTES = 48, 16 * 1024
 _HEAD = 5  # bytes before a record's content: its kind (1), the version (2) and the content's length (2)
 _KINDS = range(20, 24)
@@ -32,9 +31,7 @@ _LONGEST = RECORD + 2048  # the most bytes of a record's content in TLS 1.2
 
 
 class TlsPeer:
-    """A peer to which this side is the server.
-
-    One task may receive while another one sends.
+    """A TLS peer of this server. One task may receive while another one sends.
 
     Parameters
     ----------
@@ -172,7 +169,7 @@ def limit_records(context: ssl.SSLContext) -> None:
 
 
 class _OneRecordAtATime(ssl.SSLObject):
-    """A TLS connection that gives OpenSSL one received record at a time."""
+    """A TLS connection that passes the received records to OpenSSL one at a time."""
 
     _received: ssl.MemoryBIO  # what the event loop has received
     _record: ssl.MemoryBIO  # from which OpenSSL reads
@@ -235,6 +232,6 @@ class _OneRecordAtATime(ssl.SSLObject):
 
 
 def _content_length(head: bytes | bytearray) -> int | None:
-    """Return how long the content of the record with this head is; None if this is no head of TLS."""
+    """Return the length of a record's content, from the record's head; None if this is no head of TLS."""
     length = int.from_bytes(head[3:_HEAD])
     return length if head[0] in _KINDS and head[1] == 3 and length <= _LONGEST else None

@@ -1,12 +1,12 @@
 """Stores, finds and deletes messages, with few statements whose texts are fixed.
 
 For a message and its reply, stock Flower builds about forty statements with SQLAlchemy's ORM, which takes
-0.2 ms of CPU time each. It reads a message's row up to four times in a transaction. It keeps no index of the
-messages that wait for a node, so it reads all messages when a node asks for its next one.
+0.2 ms of CPU time each. It reads a message's row up to four times in a transaction. Without an index of the
+messages that wait for a node, it reads all messages when a node asks for its next one.
 
-Here the statements are texts, and a row is read once. `add_index` adds the index. The methods return, store,
-delete and refuse the same as in stock Flower. All functions of this module with a parameter `this` replace
-the methods of the same name of Flower's class SqlLinkState.
+Here the statements are texts, a row is read once, and `add_index` adds the index. The functions with a
+parameter `this` replace the methods of the same name of Flower's class SqlLinkState. They return, store,
+delete and refuse the same as these methods.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _DELETE_REPLIES = f"DELETE FROM message_res WHERE reply_to_message_id {AMONG}"
 
 
 def patch() -> None:
-    """Let the SuperLink's state use few statements. Other patches of the same methods come after this one."""
+    """Let the SuperLink's state use few statements. Call this before other patches of the same methods."""
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
@@ -274,10 +274,10 @@ def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
 
 
 def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
-    """Return the replies to some messages that have arrived and were not returned before.
+    """Return those replies to some messages that have arrived and were not returned before.
 
-    An error takes the place of a reply that will not come: because there is no such message, because the
-    message or its reply has expired, or because the node is offline.
+    An error takes the place of a reply if there is no such message, the message or its reply has expired, or
+    the node is offline.
 
     Raises
     ------

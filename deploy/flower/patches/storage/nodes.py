@@ -1,7 +1,6 @@
 """Finds nodes and notes their heartbeats, with statements whose texts are fixed.
 
-All functions of this module with a parameter `this` replace the methods of the same name of Flower's class
-SqlLinkState.
+The functions with a parameter `this` replace the methods of the same name of Flower's class SqlLinkState.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def get_node_info(
     owner_aids: Sequence[str] | None = None,
     statuses: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Return what is known about the nodes that match all the given lists."""
+    """Return what is known about the nodes whose values are in all the given lists."""
     flower = _flower()
     wanted = {
         "node_id": None if node_ids is None else [flower.uint64_to_int64(each) for each in node_ids],

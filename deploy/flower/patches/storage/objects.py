@@ -4,8 +4,8 @@ A reply with a model of four arrays has 13 objects. Stock Flower stores and dele
 statements for each object, which took most of the SuperLink's CPU time. Here one statement serves all objects
 of a message. Statements receive lists as JSON, because SQLite limits the number of their parameters.
 
-Devices fetch and send objects one by one. For each, stock Flower builds four to eight statements with
-SQLAlchemy's ORM. Here the statements are fixed texts.
+For each object that is fetched or stored, stock Flower builds four to eight statements with SQLAlchemy's ORM.
+Here the statements are fixed texts.
 
 Deleting an object also deletes the rows that refer to it. Stock Flower's tables have no index for this, so
 each deletion reads two whole tables. `add_indexes` adds the indexes.
@@ -18,13 +18,10 @@ import json
 from datetime import timedelta
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.patches.storage import times
-from deploy.flower.patches.storage.statements import executor
-
-if TYPE_CHECKING:
-    pass
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 _STORE = "flwr.supercore.object_store.sql_object_store"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
@@ -64,9 +61,8 @@ _LOCK = (
     "INSERT INTO objectstore_locks (lock_id, lock_value) VALUES ('mutation', 0) "
     "ON CONFLICT (lock_id) DO UPDATE SET lock_value = lock_value"
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_KNOWN = f"SELECT object_id, is_available FROM objects WHERE object_id {_AMONG}"
-_CHILDREN = f"SELECT parent_id, child_id FROM object_children WHERE parent_id {_AMONG}"
+_KNOWN = f"SELECT object_id, is_available FROM objects WHERE object_id {AMONG}"
+_CHILDREN = f"SELECT parent_id, child_id FROM object_children WHERE parent_id {AMONG}"
 _ADD = "INSERT INTO objects (object_id, content, is_available, ref_count) VALUES (?, x'', 0, ?)"
 _ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
 _COUNT = "UPDATE objects SET ref_count = ref_count + ? WHERE object_id = ?"
@@ -84,7 +80,7 @@ _REFERENCES = (
     "SELECT parent_id, child_id, ref_count FROM part JOIN object_children ON parent_id = id "
     "JOIN objects ON object_id = child_id"
 )
-_DELETE = f"DELETE FROM objects WHERE object_id {_AMONG}"
+_DELETE = f"DELETE FROM objects WHERE object_id {AMONG}"
 _SET_COUNT = "UPDATE objects SET ref_count = ? WHERE object_id = ?"
 _GET = "SELECT content FROM objects WHERE object_id = ?"
 _PUT = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ? AND is_available = 0"
@@ -173,7 +169,7 @@ def store_objects(state: Any) -> None:
 
 
 def put(this: Any, object_id: str, object_content: bytes) -> None:
-    """Store the content of an object whose name is stored. Replaces the method of SqlObjectStore.
+    """Store the content of an object whose name is already stored. Replaces the method of SqlObjectStore.
 
     Raises
     ------
@@ -245,8 +241,8 @@ def preregister(this: Any, run_id: int, object_tree: Any) -> list[str]:
     Raises
     ------
     ValueError
-        If the name of an object is not a SHA-256 hash, if an object has the same child twice, or if it is
-        known with other children.
+        If the name of an object is not a SHA-256 hash, or if an object has the same child twice, or other
+        children than the store knows.
     """
     trees = importlib.import_module(_TREES)
     children: dict[str, set[str]] = {}
@@ -306,9 +302,9 @@ def get_object_tree(this: Any, object_id: str) -> Any:
 
 
 def delete(this: Any, object_id: str) -> None:
-    """Delete an object and its descendants, except those that belong to other objects too.
+    """Delete an object and its descendants, except those that are parts of other objects too.
 
-    Replaces the method of SqlObjectStore. An object that is a part of another object is kept.
+    Replaces the method of SqlObjectStore.
     """
     with this._mutation_session() as session:
         execute = executor(session)
@@ -331,6 +327,6 @@ def delete(this: Any, object_id: str) -> None:
 
 
 def _lock(this: Any) -> None:
-    """Begin to write. Replaces the method of SqlObjectStore, with the same statement."""
+    """Take the write lock. Replaces the method of SqlObjectStore, with the same statement."""
     with this.session() as session:
         executor(session)(_LOCK)

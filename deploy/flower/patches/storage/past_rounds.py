@@ -1,16 +1,17 @@
 """Deletes messages of past rounds, which stock Flower keeps until the run ends.
 
-A message lives longer than its round: it expires after the round's longest deadline, and most rounds end long
-before that. Stock Flower hands the message out until it expires, so a client that comes back trains for a
-round that is over. A message that nobody fetches, or that has expired, stays in the database with its arrays.
+A message expires after its round's longest deadline, and most rounds end long before that. Stock Flower hands
+the message out until it expires, so a client that comes back trains for a round that is over. A message that
+nobody fetches, or that has expired, stays in the database with its arrays.
 
 Here a round is over when the ServerApp sends the first message of a later round, which is a message whose
-`group_id` is a greater number. Then this module deletes the messages of past rounds that nobody has received.
-It also deletes messages of past rounds whose parts the ServerApp has not sent completely: a node that waits
-for such a part gives up at once. It also deletes all expired messages and all expired push sessions of the
-run. With a message, it deletes the replies to the message, and the objects of the message and of the replies.
-A message that a client has received is kept until it expires, because the ServerApp learns from late replies
-how long clients take.
+`group_id` is a greater number. Then this module deletes, with their replies and all their objects,
+
+- the messages of past rounds that nobody has received. A message that a client has received is kept until it
+  expires, because the ServerApp learns from late replies how long clients take;
+- the messages of past rounds whose parts the ServerApp has not sent completely. A node that waits for such a
+  part gives up at once;
+- all expired messages and all expired push sessions of the run.
 
 A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
 kept until it expires. The first such message of a round makes this module delete expired messages.
@@ -26,7 +27,7 @@ from functools import wraps
 from logging import getLogger
 from typing import Any
 
-from deploy.flower.patches.storage.statements import executor
+from deploy.flower.patches.storage.statements import AMONG, executor
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
@@ -49,10 +50,9 @@ USED = (
     f"{_DATE}:now",
     f"{_UTILS}:uint64_to_int64",
 )
-_AMONG = "IN (SELECT value FROM json_each(?))"
-_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {_AMONG} AND delivered_at = ''"
-_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {_AMONG}"
-_ROOTS = f"SELECT object_id FROM objects WHERE object_id {_AMONG} AND ref_count = 0"
+_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {AMONG} AND delivered_at = ''"
+_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {AMONG}"
+_ROOTS = f"SELECT object_id FROM objects WHERE object_id {AMONG} AND ref_count = 0"
 _ROUND = re.compile(r"[0-9]{1,18}")
 _BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.buffered_messages.buffered_group`
 
@@ -110,7 +110,7 @@ def _round_of(group_id: str) -> int | None:
 
 
 def _begun_by(group_id: str) -> int | None:
-    """Return the round whose beginning a message with this `group_id` shows; None if it shows none."""
+    """Return the round that has begun if there is a message with this `group_id`, or None."""
     buffered = _BUFFERED.fullmatch(group_id)
     return int(buffered[1]) if buffered else _round_of(group_id)
 
@@ -163,8 +163,7 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
 
     with state.session() as database:
         past = {each.message_id for each in database.execute(waiting) if is_past(each)}
-        # A node may have received one of these messages since the lookup. That message is not claimed and
-        # stays.
+        # A message that a node has received since the lookup is not claimed, and stays.
         claim = (
             sql.update(message)
             .where(message.message_id.in_(past), message.delivered_at == "")

@@ -1,7 +1,6 @@
 """Begins push sessions, in which the objects of messages arrive, with statements whose texts are fixed.
 
-All functions of this module with a parameter `this` replace the methods of the same name of Flower's class
-SqlLinkState.
+The functions with a parameter `this` replace the methods of the same name of Flower's class SqlLinkState.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def start_session(this: Any, run_id: int) -> str:
 
 
 def preregister_object_tree(this: Any, object_tree: Any, session_id: str) -> list[str]:
-    """Store the names of a message's objects, and return those whose contents will be pushed in a session.
+    """Store the names of a message's objects. Return the names whose contents the session will push.
 
     Raises
     ------

@@ -5,8 +5,8 @@ copies changed pages into the database's file after every 4 MB, and waits for th
 after `LOG` bytes, so pages that were deleted in the meantime are not copied. As before, a crash of the
 machine may lose the last transactions, and never damages the file.
 
-Debian's SQLite overwrites deleted content with zeros, which writes each model twice. Here it does this only
-in pages that it writes anyway (secure_delete = FAST). Whoever can read the file could also read the content
+Debian's SQLite overwrites deleted content with zeros, which writes each model twice. With secure_delete =
+FAST, it does so only in pages that it writes anyway. Those who can read the file could also read the content
 before it was deleted.
 """
 
@@ -16,7 +16,7 @@ import importlib
 
 from deploy.flower.patches.shared import replace
 
-LOG = 64 * 1024 * 1024  # bytes
+LOG = 64 * 1024 * 1024  # bytes of the write-ahead log after which SQLite copies changed pages
 _PAGE = 4096  # bytes of a page of the database
 
 _MIXIN = "flwr.supercore.sql_mixin"

@@ -1,7 +1,7 @@
 """Executes statements whose texts are fixed, by Python's `sqlite3` instead of SQLAlchemy.
 
 SQLAlchemy takes several times as long for such a statement as SQLite itself. The statements belong to the
-transaction of a SQLAlchemy session, like those that SQLAlchemy executes. Errors are those of SQLAlchemy.
+transaction of a SQLAlchemy session, and raise SQLAlchemy's errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY = "cohort_execute"  # the key under which a session keeps its function
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Return values as one parameter of a statement: SQLite limits the number of parameters."""
+    """Return values as one parameter of a statement, because SQLite limits the number of parameters."""
     return json.dumps(list(values))
 
 

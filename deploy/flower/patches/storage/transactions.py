@@ -3,7 +3,7 @@
 SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
 0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
 of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins when the
-last one has ended, and a single connection serves them all.
+last one has ended, and a single connection serves all transactions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def take_turns(mixin: Any) -> None:
     Parameters
     ----------
     mixin : type
-        Flower's class SqlMixin. A session that a thread enters inside another one is a part of that one.
+        Flower's class SqlMixin. A session that a thread enters inside another session is part of the latter.
     """
     session = mixin.session
     turns = Turns()
@@ -56,8 +56,8 @@ def take_turns(mixin: Any) -> None:
 class Turns:
     """A lock that threads get in the order in which they ask. The thread that has the lock may take it again.
 
-    Python's own locks have no order. A ServerApp that looks for the replies of 1,000 devices again and again
-    would take the lock each time before a device that waits for it.
+    Python's own locks have no order: a ServerApp that looks for the replies of 1,000 devices again and again
+    would always get the lock before a waiting device.
     """
 
     def __init__(self) -> None:

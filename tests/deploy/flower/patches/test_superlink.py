@@ -26,7 +26,7 @@ def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock: An
 def test_the_number_of_cached_results_is_limited(clock: Any) -> None:
     asked = []
     remembered = shared.remembered(asked.append)
-    for number in range(shared.REMEMBERED + 10):  # as a client that asks about runs that do not exist
+    for number in range(shared.MOST_CACHED + 10):  # as a client that asks about runs that do not exist
         remembered(number)
     (known,) = [each.cell_contents for each in remembered.__closure__ if isinstance(each.cell_contents, dict)]
     assert len(known) == 10
@@ -52,7 +52,7 @@ def test_a_serverapp_whose_heartbeats_fail_while_the_database_is_locked_does_not
     share = constant.HEARTBEAT_BASE_MULTIPLIER + max(constant.HEARTBEAT_RANDOM_RANGE)
     between = (interval - constant.HEARTBEAT_CALL_TIMEOUT) * share
     longest_retry = 20.0  # s, of Flower's `HeartbeatSender`
-    assert between + shared.FAILING + longest_retry < superlink.PATIENCE * interval
+    assert between + shared.FAILING + longest_retry < superlink.MISSED_HEARTBEATS * interval
 
 
 def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:

@@ -249,7 +249,7 @@ def test_a_clientapp_on_a_slow_device_may_start_late(monkeypatch: pytest.MonkeyP
     state = NodeStateFactory(objectstore_factory=ObjectStoreFactory()).state()
     task = state.create_task("flwr-clientapp", run_id=1)
     token = state.claim_task(task)
-    later = timedelta(seconds=supernode.PATIENCE - 1)
+    later = timedelta(seconds=supernode.LONGEST_SILENCE - 1)
     assert state.activate_task(task)
     later *= 2
     assert state.get_task_by_token(token).status.status == "running"

@@ -30,7 +30,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
-from deploy.flower.patches.guards.request_checks import Refused
+from deploy.flower.patches.guards.request_checks import RequestRefused
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
@@ -41,7 +41,7 @@ class Run:
     """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
     def __init__(self, factory: LinkStateFactory) -> None:
-        self.limits = ReplyAdmission(factory, Refused)
+        self.limits = ReplyAdmission(factory, RequestRefused)
         self.state: Any = factory.state()
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
@@ -243,7 +243,7 @@ def test_the_message_of_a_reply_is_no_other_object(run: Run) -> None:
         request = PushMessagesRequest(
             node=Node(node_id=node), messages_list=[message], message_object_trees=[tree]
         )
-        with pytest.raises(Refused, match="another hash"):
+        with pytest.raises(RequestRefused, match="another hash"):
             run.limits.check("PushMessages", request, node)
 
 

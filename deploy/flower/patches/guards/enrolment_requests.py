@@ -2,10 +2,10 @@
 
 Where SuperNodes must authenticate, Flower refuses the request `RegisterNode`. If the metadata of such a
 request hold the token of an invitation, this module answers the request. All other requests go on to the
-front door.
+front door (`request_checks`).
 
 Before the Fleet API starts, this module also registers the clients of the server's folder that the database
-lacks. So a new database refuses no registered device.
+lacks, for example because the database is new.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
 from deploy.flower.patches.guards.refusal_log import RefusalLog
 from deploy.flower.patches.sockets import sender
-from deploy.flower.registered_clients import Refused, Registry
+from deploy.flower.registered_clients import RegistrationRefused, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,8 @@ USED = (
 def interceptors(state_factory: Any) -> list[Any]:
     """Return the gRPC interceptors with which the Fleet API accepts invitations.
 
-    The list holds an `Enrolment` if the environment names a server's folder (`REGISTRY`), and is empty
-    otherwise. Clients in the folder that the database lacks are registered, see `Enrolment.restore`.
+    The list is empty unless the environment names a server's folder (`REGISTRY`). Clients in the folder that
+    the database lacks are registered.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ class Enrolment:
     def intercept_service(self, continuation: Any, call: Any) -> Any:
         """Return the handler of a request: `_answer` if it shows a valid token, else the front door's."""
         token = dict(call.invocation_metadata).get(INVITATION_HEADER) if call.method == METHOD else None
-        # The body of a stranger's request is not read. The handler gets the body as a stream: if gRPC read
-        # it, a body that never ends could occupy a thread for ever.
+        # The body of a stranger's request is not read. The handler gets the body as a stream, because a body
+        # that never ends would occupy a thread of gRPC for ever.
         if not isinstance(token, str) or not self._registry.knows(token):
             return continuation(call)
         return self._grpc.stream_unary_rpc_method_handler(partial(self._answer, token))
@@ -122,7 +122,7 @@ class Enrolment:
                 return self._enrol(token, next(bodies, b""), context)
             finally:
                 late.cancel()
-        except Refused as error:
+        except RegistrationRefused as error:
             self._refuse(context, "PERMISSION_DENIED", str(error))
         except (OSError, ValueError, TypeError, KeyError) as error:  # a full disk, or a damaged file
             reason = f"{type(error).__name__}: {error}"
@@ -134,29 +134,32 @@ class Enrolment:
     def _refuse(self, context: Any, status: str, reason: str, answer: str = "") -> NoReturn:
         self._log.refused(METHOD, reason, sender(context))
         context.abort(self._grpc.StatusCode[status], answer or reason)
-        raise Refused(reason)
+        raise RegistrationRefused(reason)
 
     def _enrol(self, token: str, body: bytes, context: Any) -> bytes:
         if len(body) > MAX_REQUEST:
-            raise Refused(f"{len(body)} bytes, and at most {MAX_REQUEST} are allowed")
+            raise RegistrationRefused(f"{len(body)} bytes, and at most {MAX_REQUEST} are allowed")
         try:
             request = self._fleet.RegisterNodeFleetRequest.FromString(body)
         except Exception as error:
-            raise Refused(f"no valid request: {error}") from error
+            raise RegistrationRefused(f"no valid request: {error}") from error
         name = self._registry.accept(token, self._checked(request.public_key), self._register)
         getLogger("flwr").info("[%s] %s has joined by invitation, from %s", METHOD, name, sender(context))
         answer: bytes = self._fleet.RegisterNodeFleetResponse().SerializeToString()
         return answer
 
     def _checked(self, key: bytes) -> str:
-        """Return a public key as one line. Raise Refused if the control API would not accept the key."""
+        """Return a public key as one line.
+
+        Raises RegistrationRefused if the control API would not accept the key.
+        """
         if len(key) <= MAX_KEY:
             with contextlib.suppress(ValueError, UnsupportedAlgorithm):
                 public = serialization.load_ssh_public_key(key)
                 if importlib.import_module(_KEYS).uses_nist_ec_curve(public):
                     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
                     return public.public_bytes(*form).decode()
-        raise Refused("the public key must be an elliptic-curve key in OpenSSH format")
+        raise RegistrationRefused("the public key must be an elliptic-curve key in OpenSSH format")
 
     def _register(self, name: str, key: str) -> str:
         """Register a key as Flower's control API does, unless it is registered. Return the node id."""
@@ -166,11 +169,11 @@ class Enrolment:
         )
         if (node := state.get_node_id_by_public_key(encoded)) is not None:
             if state.get_node_info(node_ids=[node])[0].name != name:
-                raise Refused("the public key is another client's")
+                raise RegistrationRefused("the public key is another client's")
             return str(node)
         account = importlib.import_module(_AUTH).NoOpControlAuthnPlugin().validate_tokens_in_metadata([])[1]
         asked = importlib.import_module(_CONTROL_MESSAGES).RegisterNodeRequest(public_key=encoded, name=name)
         try:
             return str(importlib.import_module(_HANDLERS).register_node(asked, account, state).node_id)
         except Exception as error:  # such as a key that was revoked
-            raise Refused(f"the public key is refused: {error}") from error
+            raise RegistrationRefused(f"the public key is refused: {error}") from error

@@ -18,9 +18,9 @@ from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.device.enrolment import enrol
 from deploy.flower.commands import INVITATION_HEADER
-from deploy.flower.patches.guards import enrolment
-from deploy.flower.patches.guards.enrolment import AT_ONCE, MAX_REQUEST, METHOD, Enrolment
-from deploy.flower.registered_clients import DAY, Refused, Registry
+from deploy.flower.patches.guards import enrolment_requests
+from deploy.flower.patches.guards.enrolment_requests import AT_ONCE, MAX_REQUEST, METHOD, Enrolment
+from deploy.flower.registered_clients import DAY, RegistrationRefused, Registry
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
@@ -166,7 +166,7 @@ def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(
 def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
     server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enrolment, "SECONDS", 1.5)
+    monkeypatch.setattr(enrolment_requests, "SECONDS", 1.5)
     token, used, *others = (server.registry.invite(f"pi-{number}", 60) for number in range(1, AT_ONCE + 3))
     server.enrol(used, keys[1])
     credentials = grpc.ssl_channel_credentials(server.files.ca.read_bytes())
@@ -208,7 +208,7 @@ def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(
         monkeypatch.setattr(time, "time", lambda seconds=seconds: begin + seconds)
         assert registry.knows(unused) == known
         assert registry.knows(used) == (seconds < DAY)
-    with pytest.raises(Refused, match="the invitation has expired"):
+    with pytest.raises(RegistrationRefused, match="the invitation has expired"):
         registry.accept(unused, keys[1], lambda name, key: "8")
     for damaged in ("", "[]", "{}", '{"key": "x"}'):
         registry._file(used).write_text(damaged)
@@ -235,7 +235,7 @@ def test_an_invitation_is_withdrawn_before_or_after_its_use(tmp_path: Path) -> N
     assert registry.accept(token, "key", register) == "pi-1"
     revoking.join(10)
     assert registry.clients() == {"pi-1": "7"}  # which `revoke` looks for next
-    with pytest.raises(Refused, match="withdrawn"):
+    with pytest.raises(RegistrationRefused, match="withdrawn"):
         registry.accept(token, "key", register)
 
 
