@@ -46,7 +46,7 @@ from strategies.checkpoint import Checkpoint, CheckpointFolder
 from strategies.flower.attendance import Attendance
 from strategies.numerics.arrays import Ints
 from strategies.options import Faults
-from strategies.rounds.guard import Guard
+from strategies.rounds.guard.guard import Guard
 from strategies.rounds.logic import RoundLogic
 from strategies.run.selector_clients import SelectorClients
 from strategies.run.training import ClientTraining

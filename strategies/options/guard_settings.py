@@ -10,7 +10,7 @@ from .value_checks import boolean
 
 @dataclass(frozen=True, kw_only=True)
 class GuardSettings:
-    """The settings of the guard, see `strategies.rounds.guard.Guard`.
+    """The settings of the guard, see `strategies.rounds.guard.guard.Guard`.
 
     Attributes
     ----------

@@ -29,10 +29,10 @@ from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
 from .buffered.buffer import Buffer
 from .control_variates import ClientVariates
-from .guard import Guard
+from .guard.guard import Guard
+from .guard.reported_norms import contradictions
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
-from .reported_norms import contradictions
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
@@ -130,7 +130,7 @@ class RoundLogic:
         self.buffer: Buffer | None = None
         if mode is not None:
             size = mode.size or selector.clients_per_round
-            self.buffer = Buffer(mode, size, counts_busy=mode.count_busy and selector.unbiased == "round")
+            self.buffer = Buffer(mode, size, credits_busy=mode.count_busy and selector.unbiased == "round")
 
     # --- clients that come and go ------------------------------------------------------------------------
 
@@ -469,10 +469,10 @@ class RoundLogic:
             examined.norms,
             examined.losses,
             examined.gradient_variances,
-            at_fault,
-            examined.sketches,
-            wrong,
-            None if chosen.staleness is None else number - chosen.staleness,
+            failures=at_fault,
+            sketches=examined.sketches,
+            contradictions=wrong,
+            versions=None if chosen.staleness is None else number - chosen.staleness,
         )
         examined.norms = examined.norms * judged.scales
         examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances

@@ -77,7 +77,7 @@ class Buffer:
     the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients. A division by s_m would not
     help: a client's τ hardly varies, so the division would cancel the staleness factor. If updates are
     rejected because of `max_staleness`, or a client fails more often than others, their credit is lost. With
-    ``counts_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay biased.
+    ``credits_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay biased.
 
     **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
     first buffers before any norm or direction is known. So the first round of a run ends only after C
@@ -95,7 +95,7 @@ class Buffer:
         The settings.
     size : int
         K, the number of arrivals that end a round, >= 1.
-    counts_busy : bool (default: True)
+    credits_busy : bool (default: True)
         Whether draws also count for busy clients. The selector must be unbiased in every round.
 
     Attributes
@@ -106,8 +106,8 @@ class Buffer:
         A, how many times clients were asked so far.
     """
 
-    def __init__(self, mode: Buffered, size: int, *, counts_busy: bool = True) -> None:
-        self.mode, self.size, self.counts_busy = mode, size, counts_busy
+    def __init__(self, mode: Buffered, size: int, *, credits_busy: bool = True) -> None:
+        self.mode, self.size, self.credits_busy = mode, size, credits_busy
         self.num_draws, self.num_asked = 0.0, 0
         self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
         self._ended: list[int] = []  # the clients whose training has ended in this round, in order
@@ -158,7 +158,7 @@ class Buffer:
                 break
             tries += 1
             part = 1.0  # Λ
-            if self.counts_busy:
+            if self.credits_busy:
                 busy = np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn))
                 held = shares(busy)
                 for each, share in zip(self._drawn.values(), held.tolist(), strict=True):

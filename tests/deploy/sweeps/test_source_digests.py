@@ -82,7 +82,7 @@ def test_a_sweep_depends_on_the_selectors_the_tasks_and_the_batched_simulation()
     found = {path.relative_to(CODE).as_posix() for path in closure(["deploy.sweeps.trial_worker"])}
     assert {
         "strategies/selectors/forecast/forecast.py",
-        "strategies/rounds/guard.py",
+        "strategies/rounds/guard/guard.py",
         "tasks/digits.py",
         "tasks/models/softmax.py",
         "simulation/simulator.py",

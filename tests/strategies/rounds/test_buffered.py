@@ -208,7 +208,7 @@ def test_draws_also_count_for_busy_clients() -> None:
 
 
 def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only() -> None:
-    buffer = Buffer(Buffered(concurrency=2), 2, counts_busy=False)
+    buffer = Buffer(Buffered(concurrency=2), 2, credits_busy=False)
     buffer.begin(1)
     buffer.fill(opened(), drawing([3, 5]), tenth)
     buffer.end(5, usable=True)

@@ -9,9 +9,9 @@ from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.aggregation import Model
 from strategies.rounds.control_variates import FedVARP
+from strategies.rounds.guard.reported_norms import contradictions
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
-from strategies.rounds.reported_norms import contradictions
 from strategies.selectors import create
 
 RATE = 0.5

@@ -7,12 +7,13 @@ from math import inf, log
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.arrays import Array, Bools, Floats, Ints
-from ..options import GuardSettings
-from ..selectors import checks
-from .buffered.directions import VersionedDirections
+from ...numerics.arrays import Array, Bools, Floats, Ints
+from ...options import GuardSettings
+from ...selectors import checks
+from .buffered_directions import VersionedDirections
+from .directions import RecentDirections
 from .plausible_limits import Limits, Remarks
-from .recent_values import NORM, POLLED, TRAINED, RecentDirections, RecentValues, check_form, load
+from .recent_values import NORM, POLLED, TRAINED, RecentValues, check_form, load
 
 _ABSURD = 2.0
 """A large loss raises the bound above which a norm is an offence, at most by this factor."""
@@ -67,8 +68,8 @@ class Guard:
     losses does not depend on the norm.
 
     **Directions.** A client's agreement is an average, over its recent replies, of the cosine of its update
-    with the updates of other clients (`recent_values.RecentDirections`; in buffered rounds
-    `buffered.directions.VersionedDirections`). The cosines are computed from sketches of D numbers; D is 256,
+    with the updates of other clients (`directions.RecentDirections`; in buffered rounds
+    `buffered_directions.VersionedDirections`). The cosines are computed from sketches of D numbers; D is 256,
     or the model's number of parameters if this is smaller (`numerics.sketches`). An update opposes the others
     if its client's agreement is
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from strategies.rounds.buffered.directions import VersionedDirections
-from strategies.rounds.guard import Guard
+from strategies.rounds.guard.buffered_directions import VersionedDirections
+from strategies.rounds.guard.guard import Guard
 
 D = 64
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.sketches import WIDTH
-from ..recent_values import Agreements
+from .directions import Agreements
 
 _UPDATES = 128
 """How many updates are remembered."""

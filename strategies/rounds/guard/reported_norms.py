@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..numerics.arrays import Floats
+from ...numerics.arrays import Floats
 
 _SUMS = 1e-3
 """The relative error that is allowed, since a client may sum up the squares in float32."""

@@ -11,11 +11,12 @@ from math import inf, log, nan, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.arrays import Bools, Floats, Ints
-from ..numerics.robust import bulk
-from ..options import GuardSettings
-from ..selectors import checks
-from .recent_values import Agreements, RecentValues, Window
+from ...numerics.arrays import Bools, Floats, Ints
+from ...numerics.robust import bulk
+from ...options import GuardSettings
+from ...selectors import checks
+from .directions import Agreements
+from .recent_values import RecentValues, Window
 
 RECENT = 32
 """The centre is the median of this many of the newest values."""
