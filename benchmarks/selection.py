@@ -178,9 +178,9 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
             start = time.process_time()
             clients = scheduler.select(round)
             chosen = time.process_time() - start
-            told = norms[clients] * rng.lognormal(0, 0.3, clients.size)
+            reported = norms[clients] * rng.lognormal(0, 0.3, clients.size)
             start = time.process_time()
-            scheduler.update(clients, told)
+            scheduler.update(clients, reported)
             return chosen + time.process_time() - start
 
         return play
@@ -215,25 +215,25 @@ def ours(
 
     def play(round: int) -> float:
         start = time.process_time()
-        asked = selector.candidates(round, unavailable=unavailable)
+        candidates = selector.candidates(round, unavailable=unavailable)
         seconds = time.process_time() - start
         answers: dict[str, Any] = {}
-        if asked is not None:
+        if candidates is not None:
             known = {"loss": norms, "update_norm": norms, "gradient_variance": norms**2, "diversity": norms}
             known["group"] = (np.arange(m) % 100).astype(np.float64)
-            reports = {kind: known[kind][asked] for kind in selector.polls_for}
+            reports = {kind: known[kind][candidates] for kind in selector.polls_for}
             start = time.process_time()
-            invitation = selector.invitation(round, asked, reports)
+            invitation = selector.invitation(round, candidates, reports)
             seconds += time.process_time() - start
             if invitation is not None:  # clients make these draws, so their time does not count
                 chances = invitation.rates[invitation.versions, reports["group"].astype(np.int64)]
-                reports["accepts"] = (rng.random(asked.size) < chances).astype(np.float64)
-            answers = {"candidates": asked, "reports": reports}
+                reports["accepts"] = (rng.random(candidates.size) < chances).astype(np.float64)
+            answers = {"candidates": candidates, "reports": reports}
         start = time.process_time()
         selection = selector.select(round, unavailable=unavailable, **answers)
         seconds += time.process_time() - start
-        told = norms[selection.clients] * rng.lognormal(0, 0.3, selection.clients.size)
-        feedback = Feedback(told, told, told**2, told, np.ones(told.size, dtype=np.bool_))
+        reported = norms[selection.clients] * rng.lognormal(0, 0.3, selection.clients.size)
+        feedback = Feedback(reported, reported, reported**2, reported, np.ones(reported.size, dtype=np.bool_))
         start = time.process_time()
         selector.update(round, selection, feedback)
         return seconds + time.process_time() - start

@@ -48,8 +48,9 @@ _NOTE = (
     "60 clients, 6 of them busy or selected, in simulated seconds; `benchmarks.time_to_accuracy` describes "
     "the methods. Seconds and megabytes are until 80, 90 and 95 % of the best accuracy of any method. With 5 "
     "seeds, a 95 % interval reaches 1.24 standard deviations to each side of the mean. The worst quarter is "
-    "that of the clients by speed with the least accuracy. The bias is that of the aggregate, in percent of "
-    "the error of one round (`benchmarks.time_to_accuracy.bias`); an unbiased method has values around 0."
+    "the quarter of the clients by speed with the least accuracy. The bias is that of the aggregate, in "
+    "percent of the error of one round (`benchmarks.time_to_accuracy.bias`); an unbiased method has values "
+    "around 0."
 )
 _NAMES = {
     "lognormal": "time-lognormal",

@@ -173,9 +173,9 @@ EXPERIMENTS = (
         claim="DELTA reduces Φ̃ and with it the variance of convergence, more than IS.",
         note="Above 1 a method is better than uniform sampling. The updates are those of delta-variance; σ² "
         "of a gradient is 20 times lognormal(0, 1). L = 1, η_L = .01, η = 1, K = 5, n = 5. Φ̃ is the term "
-        "of FedDELTA's bound, with and without replacement, Φ that of FedIS' bound for gradients that do "
-        "not change over the local steps, and variance is that of the aggregate without the noise of "
-        "mini-batches, exactly. Eq. 84 is Φ̃ for DELTA in closed form, eq. 78 the ratio of the second "
+        "of FedDELTA's bound, with and without replacement. Φ is the term of FedIS' bound for gradients that "
+        "do not change over the local steps. Variance is the exact variance of the aggregate without the "
+        "noise of mini-batches. Eq. 84 is Φ̃ for DELTA in closed form, eq. 78 the ratio of the second "
         "moments for IS.",
     ),
     Experiment(
@@ -186,12 +186,12 @@ EXPERIMENTS = (
         claim="the least squared gradient is at most the bound, and FedDELTA's is the smallest.",
         note=f"Quadratic losses in {DIMENSION} dimensions of {CLIENTS} clients, {RUN.selected} draws a round "
         f"with replacement, {RUN.steps} local steps of {RUN.local_rate:g}, η = 1, 2000 rounds; FedAvg draws "
-        "uniformly, IS and DELTA know all clients (no floor). One run where the bounds are of means. Each "
-        "bound has the largest c that its theorem allows; Theorem 3.5's is twice eq. 62, as eq. 48 has it. "
-        "V, the variance of one draw, is known exactly, and its mean over the rounds stands in Φ. Eqs. 39 "
-        "(77) and 40 bound V for IS only: K² G², with the largest squared gradient of the run, and K² σ_G² + "
-        "K² (A² + 1) ||∇f||², with A² = 1. Least bound / ...: over all rounds; the bound holds where it is "
-        "above 1.",
+        "uniformly, IS and DELTA know all clients (no floor). The theorems bound means; each seed is one "
+        "run. Each bound has the largest c that its theorem allows; Theorem 3.5's is twice eq. 62, as eq. 48 "
+        "has it. V, the variance of one draw, is known exactly, and its mean over the rounds stands in Φ. "
+        "Eqs. 39 (77) and 40 bound V for IS only: K² G², with the largest squared gradient of the run, and "
+        "K² σ_G² + K² (A² + 1) ||∇f||², with A² = 1. Least bound / ...: over all rounds; the bound holds "
+        "where it is above 1.",
         digits=2,
         x="round",
         y="squared gradient of f",

@@ -149,15 +149,15 @@ EXPERIMENTS = (
         ),
         seeds=10,
         claim="theoretical DELTA is faster than FedAvg, IS, cluster-based IS and Power-of-Choice.",
-        note="As delta-mnist, so with logistic regression and 10 clients a round; 100 rounds (the paper: a "
+        note="As delta-mnist, with logistic regression and 10 clients a round, but 100 rounds (the paper: a "
         "convolutional network on Fashion-MNIST and, by its general settings, 20 clients a round and 500 "
         "rounds). Nine clients hold a class each, a hundred share the tenth class; "
         "weights are in proportion to data. Power-of-Choice draws its 20 candidates in proportion to data, "
         "so that they practically always include the nine; drawn uniformly (the paper: randomly from all "
-        "clients), they would include 1.7 of the nine on average. What counts is how many of the nine are "
-        "selected: ten independent draws miss a third of them or more, whatever the scores; stratified draws "
-        "(forecast) miss fewer, a fixed-size design and selection by the largest losses hardly any. "
-        "Cluster-based IS distributes its draws by numbers of clients, and nine are few. "
+        "clients), they would include 1.7 of the nine on average. The number of the nine that are "
+        "selected decides: ten independent draws miss a third of them or more, whatever the scores; "
+        "stratified draws (forecast) miss fewer; a fixed-size design and selection by the largest losses "
+        "miss hardly any. Cluster-based IS distributes its draws by numbers of clients, and nine are few. "
         "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not.",
     ),
     _experiment(

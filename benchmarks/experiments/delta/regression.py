@@ -360,13 +360,13 @@ EXPERIMENTS = (
         claim='for practical IS and practical DELTA "the change ratio of both gradient and gradient '
         'diversity remains limited, with the maximum norm being under 8 and the minimum norm exceeding 0.5".',
         note=_SETTING.format(**_THIS, clients=20, start="(5, 0)")
-        + " ν = 1. The text of appendix G names the practical forms, and the captions of its figures FedIS "
-        "and DELTA: here are both. The practical forms know the selected clients alone, and draw as IS and "
-        "DELTA do. Means over the first and the last tenth of the rounds, and the largest value of a round "
-        "divided by the mean of all rounds. Norms and diversities are of sums over the 5 steps. U and Ũ: a "
-        "client's norm or diversity, divided by its value when the client was last selected; the largest of "
-        "all clients in a round. Extreme: the largest value of all rounds, or the smallest in the rows of a "
-        "smallest norm or diversity; in the rows of U and Ũ, the paper's U bounds it. The "
+        + " ν = 1. The text of appendix G names the practical forms, the captions of its figures name FedIS "
+        "and DELTA; this table has both. The practical forms know the selected clients alone, and draw as IS "
+        "and DELTA do. Means over the first and the last tenth of the rounds, and the largest value of a "
+        "round divided by the mean of all rounds. Norms and diversities are of sums over the 5 steps. U and "
+        "Ũ: a client's norm or diversity, divided by its value when the client was last selected; the "
+        "largest of all clients in a round. Extreme: the largest value of all rounds, or the smallest in the "
+        "rows of a smallest norm or diversity; in the rows of U and Ũ, the paper's U bounds it. The "
         "paper's 8 and 0.5 are for its data, and it does not give the unit of its norms.",
         digits=2,
         y="norm, diversity",

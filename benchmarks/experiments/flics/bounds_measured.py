@@ -142,22 +142,22 @@ EXPERIMENTS = (
         claim="the least squared gradient is at most the bound.",
         note=f"Quadratic losses in {DIMENSION} dimensions, {NUM_GROUPS} groups of equal weight, K = {K}, "
         f"{LOCAL_STEPS} local steps of {RATES.local:g}, η = {RATES.server:g}, σ_L² = {NOISE:g}, β = "
-        f"{BETA:g}, 2000 rounds; one run where the bound is of the mean. Cor. 1.1: with the rates of this "
-        "corollary, η_L = 1/(√T T_L L) and η = √(T_L M) for M groups. G² is the largest mean squared "
-        "norm of a gradient at the global models, not a bound of single gradients: the noise is "
-        "Gaussian, so none exists. C has the mean over the rounds where a sum is printed, as the proof "
-        "has it. ε̂ = 1 + the largest error of ŝ over the least s*, both from the run; the estimates of "
+        f"{BETA:g}, 2000 rounds. The theorem bounds the mean; each seed is one run. Cor. 1.1: with the "
+        "corollary's rates, η_L = 1/(√T T_L L) and η = √(T_L M) for M groups. G² is the largest mean "
+        "squared norm of a gradient at the global models. It does not bound single gradients, since the "
+        "noise is Gaussian. C contains the mean over the rounds, as in the proof; the theorem prints the "
+        "sum. ε̂ = 1 + the largest error of ŝ over the least s*, both from the run; the estimates of "
         "the first rounds are in it. σ_T is the mean of eq. 7 with the covariances of the participants. "
-        "Eq. 7 bounded: the rounds in which its right side is within the bounds of the text after it, "
-        "with ε the largest error of s/ŝ(t) in this round, s = ŝ(T), and n the mean number of available "
-        "clients of a group, at least s. The proof needs ε̂ η η_L T_L L <= 1. It prints η η_L < "
-        "1/(T_L L), without ε̂; Theorem 1 itself prints no condition. Where the former fails, the gradient is "
-        "below the bound, too. σ_G² is the largest ||∇F_j - ∇f||² over the groups: no assumption of the "
-        "paper defines it. Σ is the covariance, as in Lemma 6; Theorem 1 calls it the correlation matrix. "
-        "Availability as in flics-variance, whose uniform process does not fill every quota. Largest and "
-        "smallest weight / p: of the groups whose mean weight in the aggregate is the largest and the "
-        "smallest multiple of their p, over all rounds; Lemma 4 bounds the largest by ε̂ (it prints 1 + "
-        "ε̂, which has the 1 twice).",
+        "Eq. 7 bounded: the share of rounds in which the right side of eq. 7 is within the bounds that the "
+        "text after it states, with ε the largest error of s/ŝ(t) in this round, s = ŝ(T), and n the mean "
+        "number of available clients of a group, at least s. The proof needs ε̂ η η_L T_L L <= 1. It prints "
+        "η η_L < 1/(T_L L), without ε̂; Theorem 1 prints no condition. The gradient is below the bound even "
+        "where the condition with ε̂ fails. σ_G² is the largest ||∇F_j - ∇f||² over the groups; the paper "
+        "does not define it. Σ is the covariance, as in Lemma 6; Theorem 1 calls it the correlation matrix. "
+        "Availability is that of flics-variance, whose uniform process does not fill every quota. Largest "
+        "and smallest weight / p: a group's mean weight in the aggregate over all rounds, divided by its p; "
+        "the largest and the smallest of all groups. Lemma 4 bounds the largest by ε̂ (it prints 1 + ε̂, "
+        "which counts the 1 twice).",
         x="round",
         y="squared gradient of f",
         log_y=True,

@@ -224,12 +224,12 @@ EXPERIMENTS = (
         "57.0 / 57.1 / 56.9, FedAdam 55.7 / 53.7 / 53.5, FLICS-ADAM 56.9 / 56.6 / 56.0.",
         note="500 clients with 100 samples each in up to 20 groups, 10 a round, 5 steps in batches of 20, "
         "rate 0.1, Adam's 0.01, 10,000 rounds; the accuracy is measured every 100 rounds. Worst group: "
-        "each group's mean over the last twentieth of the measurements, and of these the lowest. Images are "
+        "the lowest of the groups' means over the last twentieth of the measurements. Images are "
         "neither cropped nor flipped. A group's weight is its share of the clients. "
         "The number of clients a round, the steps, the rates and the processes' parameters are ours: groups "
         "have 1 to 20 clients available on average (uniform: 4 to 20), where flics-synthetic has 1 to 100 "
-        "(uniform: 4 to 100). This needs a GPU. The data could not be had here, so there are "
-        "no results of ours.",
+        "(uniform: 4 to 100). The experiment needs a GPU. We could not obtain the data, so we "
+        "have no results.",
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",

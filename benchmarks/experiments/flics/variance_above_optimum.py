@@ -155,9 +155,9 @@ EXPERIMENTS = (
         f"or random from {K // 4} to {7 * K // 4}. The variance is sum p_j²/s_j for the mean rates s of "
         "FLICS, of fixed quotas, and of uniform selection among the available clients; each policy scales "
         "updates by p/ŝ. The optimum is exact. In the paper, uniform availability always fills the quotas K "
-        f"p_j, here {K * SHARES[0]:g} for K = {K}. Ours does not: the first group always has 1 client, the "
-        "second 1 or 2. With at least 2 clients in each group the excess of fixed quotas would be 0 for this "
-        "K.",
+        f"p_j, which are {K * SHARES[0]:g} here for K = {K}. Ours does not: the first group always has 1 "
+        "client, the second 1 or 2. With at least 2 clients in each group the excess of fixed quotas would "
+        "be 0 for this K.",
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
@@ -169,10 +169,11 @@ EXPERIMENTS = (
         "(the proof prints p/ŝ(t); eqs. 5, 7 and 8 have p²)",
         run=run_sigma,
         claim="the difference goes to 0.",
-        note="Not the σ_T of Corollary 1.1, which also has the covariances Σ_ij of the groups' numbers of "
-        f"participants as factors (eq. 7). As flics-variance, with K = {K} and β = {BETA:g} and the same "
-        "availability, whose uniform process, unlike the paper's, does not fill every quota; but ŝ(t) counts "
-        "the clients that took part, and all rounds t <= T count. The difference is negative at first, since "
-        "β counts as a participant of each group, and large where groups were absent for many rounds.",
+        note="This is not the σ_T of Corollary 1.1, which has the covariances Σ_ij of the groups' numbers of "
+        f"participants as further factors (eq. 7). As flics-variance, with K = {K} and β = {BETA:g} and the "
+        "same availability, whose uniform process, unlike the paper's, does not fill every quota. Here, ŝ(t) "
+        "counts the clients that took part, and σ_T includes all rounds t <= T. The difference is negative "
+        "at first, since β counts as a participant of each group, and large where groups were absent for "
+        "many rounds.",
     ),
 )

@@ -74,22 +74,21 @@ def noise_of(spread: float) -> MakeStream:
         sizes, norms = static(rng, m, t)
         return Stream(sizes, norms * rng.lognormal(0, spread, (t, m)))
 
-    stream.__doc__ = f"The static norms times lognormal noise of spread {spread:g}."
     return stream
 
 
 def sized(power: float, noise: float, own: float) -> MakeStream:
-    """Return the function that makes norms which depend on sizes."""
+    """Return the function that makes norms which depend on sizes.
+
+    λ ||g|| is size^power times a lognormal factor per client of spread `own` times lognormal noise of
+    spread `noise`.
+    """
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
         sizes = rng.lognormal(0, 1.5, m)
         r = sizes**power * rng.lognormal(0, own, m) * rng.lognormal(0, noise, (t, m))
         return Stream(sizes, r / sizes)
 
-    stream.__doc__ = (
-        f"Lognormal sizes of spread 1.5; λ ||g|| is size^{power:g}, times a lognormal factor per client "
-        f"with spread {own:g}, times noise of spread {noise:g}."
-    )
     return stream
 
 

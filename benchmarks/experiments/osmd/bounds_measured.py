@@ -372,7 +372,7 @@ EXPERIMENTS = (
         seeds=20,
         claim="the regret is at most the bound, which grows as the root of T.",
         note="The problem of section F, printed rates and γ, ā = 10 times the largest a before training, so "
-        "that no a exceeds it. 0 would be a tight bound, 6 one that is a million times too large. Bound: of "
+        "that no a exceeds it. 0 is a tight bound; at 6 the bound is a million times too large. Bound: of "
         "the regret against the best p ≥ α/M of each round, against the best p of each round (with the error "
         "of the projection; for osmd only), and against the best constant p. any p ≥ α/M: a bound that holds "
         "for every p above the floor, however it is chosen, since then l_t(p) ≤ M/(αK) sum a. ζ²: on 20 "
@@ -395,8 +395,8 @@ EXPERIMENTS = (
         "chooses μ, with the regret of the run against a fixed p: the uniform p (R_0), or the p ≥ α/M with "
         "the least ζ on gradient descent's path (R_1). D^F, L, σ² and ζ² are computed, the last two over the "
         "models of the run. Theorems 4 and 9: the same with the bound of the regret in place of the regret, "
-        "with the rate for β = 0. full: training with full gradients, so the bounds have σ² = 0. One run "
-        "where the bounds are of means. Eq. 5: full gradients and step "
+        "with the rate for β = 0. full: training with full gradients, so the bounds have σ² = 0. The "
+        "theorems bound means; each seed is one run. Eq. 5: full gradients and step "
         "sizes 2/(νt), for the strong convexity ν of F; the first steps are 50 times too long here, so gap "
         "and bound are huge.",
         digits=2,
@@ -416,7 +416,7 @@ EXPERIMENTS = (
         "computed, the last two over the models between rounds. Theorems 5 and 9: the same with the bound of "
         "the regret in place of the regret, with the rate for β = 0, A_max = B G²/M² and the factor "
         "M G²/(K α³) that eq. 17 leaves out; G is the largest norm of a sample's gradient before training. "
-        "One run where the bounds are of means.",
+        "The theorems bound means; each seed is one run.",
         digits=2,
     ),
 )

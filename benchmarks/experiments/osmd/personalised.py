@@ -159,10 +159,10 @@ EXPERIMENTS = (
         seeds=20,
         claim="a sampler for each part of the gradient has at most the variance of one sampler for both "
         "(argued, not measured).",
-        note="Ratios to the first row. Squared error: of the steps, summed over the rounds. One sampler: all "
-        "draws make the whole gradient; two samplers: half the draws make one part each. So a part has half "
-        "as many draws, or as many with 2K draws. × = factor on the printed rates (v2). Every row trains "
-        "its own model.",
+        note="Ratios to the first row. Squared error: of the steps, summed over the rounds. One sampler: "
+        "every draw makes the whole gradient; two samplers: half the draws make each part. So a part has "
+        "half as many draws as with one sampler, or equally many with 2K draws. × = factor on the printed "
+        "rates (v2). Every row trains its own model.",
         log_y=True,
     ),
 )

@@ -328,11 +328,9 @@ EXPERIMENTS = (
         seeds=10,
         claim="Adaptive-OSMD does better than lipschitz-is at every ν, with the best step size for each.",
         note=f"{_GAMMA}. {_GROWING} 10 seeds, as in the paper. Each client has one feature; the "
-        "constants are nearly equal, so lipschitz-is is "
-        "nearly uniform "
-        "sampling. log10 loss is that of the last loss over the first. Regret is a ratio to that of "
-        "lipschitz-is; each row has its own step size, in each run the best one, so the regrets are those of "
-        "different models.",
+        "constants are nearly equal, so lipschitz-is is nearly uniform sampling. log10 loss is that of the "
+        "last loss over the first. Regret is a ratio to that of lipschitz-is; each row has its own step "
+        "size, in each run the best one, so the rows' regrets are for different models.",
     ),
     _experiment(
         name="osmd-f6",
@@ -342,9 +340,8 @@ EXPERIMENTS = (
         claim="ā falls to 0 fast, so that the sum of ā² is bounded; the total variation of the best p grows "
         "with t; the regret converges to a constant.",
         note=f"{_GAMMA}. {_GROWING} 20 seeds (the paper: 10). Power of t: x if the second half "
-        "of the rounds multiplied the sum by 2^x; 1 is "
-        "linear growth, 0 is a constant. Variation: the L1 distance between the best p of successive "
-        "rounds.",
+        "of the rounds multiplied the sum by 2^x; 1 is linear growth, 0 is a constant. Variation: the L1 "
+        "distance between the best p of successive rounds.",
     ),
     _experiment(
         name="osmd-scaffold",

@@ -43,7 +43,7 @@ class Maker:
         return create(name, M, clients_per_round=K, num_rounds=self._num_rounds, seed=self._seed, **settings)
 
     def adaptive(
-        self, multiplier: float = 1.0, asked: Floats | None = None, rates: str = "v1", **settings: Any
+        self, multiplier: float = 1.0, initial_norms: Floats | None = None, rates: str = "v1", **settings: Any
     ) -> Selector:
         """Return Adaptive-OSMD with the scale-free γ.
 
@@ -51,9 +51,10 @@ class Maker:
         ----------
         multiplier : float
             Factor on the printed learning rates η.
-        asked : ndarray, shape (M,), or None
+        initial_norms : ndarray, shape (M,), or None
             The norms of all clients before training. Their largest a is the first value of ā. In the paper
-            (appendix C.3) and in `told`, ā keeps this value; here ā rises to any larger a that is seen later.
+            (appendix C.3) and in `with_fixed_a_max`, ā keeps this value; here ā rises to any larger a that is
+            seen later.
             With None, ā is the largest a seen so far.
         rates : "v1" or "v2"
             The version of the paper whose learning rates are used.
@@ -67,14 +68,14 @@ class Maker:
             learning_rate_multiplier=multiplier,
             **settings,
         )
-        return selector if asked is None else _with_largest(selector, float(asked.max()))
+        return selector if initial_norms is None else _with_largest(selector, float(initial_norms.max()))
 
-    def told(self, asked: Floats, rates: str = "v1", **settings: Any) -> Selector:
+    def with_fixed_a_max(self, initial_norms: Floats, rates: str = "v1", **settings: Any) -> Selector:
         """Return Adaptive-OSMD whose ā stays at the largest a before training.
 
         The parameters are those of `adaptive`.
         """
-        a_max = float(asked.max() / M) ** 2
+        a_max = float(initial_norms.max() / M) ** 2
         return self("adaptive-osmd", alpha=ALPHA, rates=rates, a_max=a_max, **settings)
 
     def doubling(self) -> Selector:
@@ -109,16 +110,16 @@ Make = Callable[[Maker, Problem], Mapping[str, Selector]]
 
 def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.1: Adaptive-OSMD with printed and larger η, `uniform`, and the oracles."""
-    asked = problem.initial_norms()
+    initial_norms = problem.initial_norms()
     return {
         "uniform": new("uniform"),
-        "adaptive-osmd, v2": new.adaptive(1, asked, rates="v2"),
-        "adaptive-osmd": new.adaptive(1, asked),
-        "adaptive-osmd × 10": new.adaptive(10, asked),
-        "adaptive-osmd × 100": new.adaptive(100, asked),
-        "adaptive-osmd × 1000": new.adaptive(1000, asked),
+        "adaptive-osmd, v2": new.adaptive(1, initial_norms, rates="v2"),
+        "adaptive-osmd": new.adaptive(1, initial_norms),
+        "adaptive-osmd × 10": new.adaptive(10, initial_norms),
+        "adaptive-osmd × 100": new.adaptive(100, initial_norms),
+        "adaptive-osmd × 1000": new.adaptive(1000, initial_norms),
         "adaptive-osmd × 100, cold": new.adaptive(100),
-        "adaptive-osmd × 100, ā fixed": new.told(asked, learning_rate_multiplier=100.0),
+        "adaptive-osmd × 100, ā fixed": new.with_fixed_a_max(initial_norms, learning_rate_multiplier=100.0),
         "adaptive-doubling-osmd": new.doubling(),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
@@ -127,32 +128,32 @@ def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.2: `uniform`, the paper's samplers that learn, and `forecast`."""
-    asked = problem.initial_norms()
+    initial_norms = problem.initial_norms()
     return {
         "uniform": new("uniform"),
-        "adaptive-osmd": new.adaptive(1, asked),
-        "adaptive-osmd × 100": new.adaptive(100, asked),
+        "adaptive-osmd": new.adaptive(1, initial_norms),
+        "adaptive-osmd × 100": new.adaptive(100, initial_norms),
         "mabs": new("mabs"),
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
-        "avare": new("avare", update_norms=asked),
+        "avare": new("avare", update_norms=initial_norms),
         "forecast, cold": new("forecast"),
-        "forecast": new("forecast", update_norms=asked),
+        "forecast": new("forecast", update_norms=initial_norms),
     }
 
 
 def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.1 and F.2, and `forecast`. Adaptive-OSMD has a fixed ā."""
-    asked = problem.initial_norms()
+    initial_norms = problem.initial_norms()
     return {
         "uniform": new("uniform"),
-        "adaptive-osmd": new.told(asked),
-        "adaptive-osmd, printed γ": new.told(asked, gamma="printed"),
-        "adaptive-osmd, v2": new.told(asked, rates="v2"),
+        "adaptive-osmd": new.with_fixed_a_max(initial_norms),
+        "adaptive-osmd, printed γ": new.with_fixed_a_max(initial_norms, gamma="printed"),
+        "adaptive-osmd, v2": new.with_fixed_a_max(initial_norms, rates="v2"),
         "mabs": new("mabs"),
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
-        "avare": new("avare", update_norms=asked),
+        "avare": new("avare", update_norms=initial_norms),
         "forecast, cold": new("forecast"),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
@@ -165,24 +166,24 @@ def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     For each α there are two selectors. One has the printed learning rates η, which are proportional to α³.
     The other, "fast", has 100 times the printed η of α = 0.4, whatever its α.
     """
-    asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
+    initial_norms, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
     selectors = {"uniform": new("uniform")}
     for alpha in alphas:
-        selectors[f"α = {alpha:g}"] = new.adaptive(1, asked, alpha=alpha)
+        selectors[f"α = {alpha:g}"] = new.adaptive(1, initial_norms, alpha=alpha)
     for alpha in alphas[:-1]:
         multiplier = 100 * (ALPHA / alpha) ** 3
-        selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, asked, alpha=alpha)
+        selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, initial_norms, alpha=alpha)
     return selectors
 
 
 def make_f4(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.4, which draw with or without replacement."""
-    asked = problem.initial_norms()
+    initial_norms = problem.initial_norms()
     selectors = {}
     for replacement, how in ((True, "with"), (False, "without")):
         selectors[f"uniform, {how}"] = new("uniform", replacement=replacement)
-        selectors[f"adaptive-osmd, {how}"] = new.adaptive(1, asked, replacement=replacement)
-        selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, asked, replacement=replacement)
+        selectors[f"adaptive-osmd, {how}"] = new.adaptive(1, initial_norms, replacement=replacement)
+        selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, initial_norms, replacement=replacement)
     return selectors
 
 

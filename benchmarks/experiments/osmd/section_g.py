@@ -55,9 +55,9 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
     (M,) are the constants for ``lipschitz-is``.
     """
 
-    def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:
+    def row(name: str, *, norms_known: bool = False, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
-            known = {"update_norms": norms} if asked else {}
+            known = {"update_norms": norms} if norms_known else {}
             return create(
                 name,
                 sizes.size,
@@ -71,7 +71,7 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
 
         return make
 
-    def asked(name: str) -> MakeInformed:
+    def knowing_norms(name: str) -> MakeInformed:
         make = row(name, rates="v1", ask_norms=True)
 
         def informed(sizes: Floats, norms: Floats) -> Selector:
@@ -96,14 +96,14 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
         "adaptive-osmd × 100": row("adaptive-osmd", rates="v1", learning_rate_multiplier=100.0),
         "adaptive-doubling-osmd, v2": row("adaptive-doubling-osmd", rates="v2"),
         "adaptive-doubling-osmd": row("adaptive-doubling-osmd", rates="v1"),
-        "osmd, asked": asked("osmd"),
-        "adaptive-osmd, asked": asked("adaptive-osmd"),
+        "osmd, asked": knowing_norms("osmd"),
+        "adaptive-osmd, asked": knowing_norms("adaptive-osmd"),
         "mabs": row("mabs"),
         "vrb": row("vrb"),
         "avare": row("avare"),
-        "avare, asked": row("avare", asked=True),
+        "avare, asked": row("avare", norms_known=True),
         "forecast": row("forecast"),
-        "forecast, asked": row("forecast", asked=True),
+        "forecast, asked": row("forecast", norms_known=True),
         ORACLE: oracle,
     }
 
@@ -114,7 +114,7 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
     ā is the largest a before training. In most rows it is computed with the weights 1/M in place of λ.
     """
 
-    def told(equal_weights: bool, **settings: Any) -> MakeInformed:
+    def with_fixed_a_max(equal_weights: bool, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
             shares = 1 / sizes.size if equal_weights else sizes / sizes.sum()
             return create(
@@ -132,10 +132,10 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
     rows = _trials(seed, num_rounds, lipschitz)
     return {name: rows[name] for name in ("uniform", "md (fixed p ∝ λ)", "mabs", "vrb", "avare")} | {
-        "adaptive-osmd, ā with 1/M": told(True, rates="v1"),
-        "adaptive-osmd, ā with 1/M, v2": told(True),
-        "adaptive-osmd, ā with 1/M, printed γ": told(True, rates="v1", gamma="printed"),
-        "adaptive-osmd, ā with λ": told(False, rates="v1"),
+        "adaptive-osmd, ā with 1/M": with_fixed_a_max(True, rates="v1"),
+        "adaptive-osmd, ā with 1/M, v2": with_fixed_a_max(True),
+        "adaptive-osmd, ā with 1/M, printed γ": with_fixed_a_max(True, rates="v1", gamma="printed"),
+        "adaptive-osmd, ā with λ": with_fixed_a_max(False, rates="v1"),
         **{name: rows[name] for name in ("forecast", ORACLE)},
     }
 

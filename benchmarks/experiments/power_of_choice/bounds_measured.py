@@ -248,11 +248,11 @@ EXPERIMENTS = (
         claim="the gap is at most the bound, whose bias grows with ρ̃/ρ̄.",
         note="30 clients, 3 a round, as poc-quadratic, 3000 rounds. Eq. 8: with the falling rate 1/(μ(t + "
         "γ)) of the theorem; eq. 9: with the fixed rate 2e-5; eq. 86: with weights in proportion to data "
-        "and the rate m/(μ(t + γ)). Gap and bound are F(w) - F* after the last round, of one run where the "
-        "bound is of the mean. Least bound / gap: over all rounds; the bound holds where it is above 1. G² "
-        "is the largest squared gradient of the run, σ = 0. ρ̄ and ρ̃ are over models around the optimum "
-        "and on the path, and ρ̄ is exact over all w'. Eq. 86 is for fixed q_k, which no weights by data are. "
-        "The skews are computed from 4,000 sets of candidates (the paper: 10,000).",
+        "and the rate m/(μ(t + γ)). Gap and bound are F(w) - F* after the last round, of one run; the "
+        "theorems bound the mean. Least bound / gap: over all rounds; the bound holds where it is above 1. "
+        "G² is the largest squared gradient of the run, σ = 0. ρ̄ and ρ̃ are over models around the optimum "
+        "and on the path, and ρ̄ is exact over all w'. Eq. 86 is for fixed q_k, which no weights by data "
+        "are. The skews are computed from 4,000 sets of candidates (the paper: 10,000).",
         digits=2,
         x="iteration",
         y="F(w) - F*",

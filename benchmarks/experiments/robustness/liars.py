@@ -217,8 +217,9 @@ _NOTE = (
     "Three liars of twenty, softmax regression on digits, K = 5, 60 rounds, sizes not declared. Test "
     "accuracy in percent over the last ten rounds, then the liars' share of all draws in percent; with equal "
     "probabilities the share is 15. All three: the liars flip and double their updates, claim 1e9 samples "
-    "and triple their losses. size x 3: they claim three times the mean of all clients. from round 31: their "
-    "updates are honest until then. Without directions: the guard with `direction_deviations=1000`."
+    "and triple their losses. size x 3: the liars claim three times the mean size of all clients. from round "
+    "31: their updates are honest until round 30. Without directions: the guard with "
+    "`direction_deviations=1000`."
 )
 EXPERIMENTS = tuple(
     Experiment(
