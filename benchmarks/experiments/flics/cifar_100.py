@@ -228,8 +228,8 @@ EXPERIMENTS = (
         "neither cropped nor flipped. A group's weight is its share of the clients. "
         "The number of clients a round, the steps, the rates and the processes' parameters are ours: groups "
         "have 1 to 20 clients available on average (uniform: 4 to 20), where flics-synthetic has 1 to 100 "
-        "(uniform: 4 to 100). The experiment needs a GPU. We could not obtain the data, so we "
-        "have no results.",
+        "(uniform: 4 to 100). The experiment needs a GPU. We could not obtain the data, so there "
+        "are no results of ours.",
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",

@@ -244,7 +244,7 @@ NOTE = (
     "the printed η. The rates are those of the paper's first version (factor K²), unless the row says v2, "
     "the later version, which is this project's default; v1 learns faster, and was chosen after both had "
     "been seen. γ is scale-free. asked: the norms of all clients are known at the start; in the OSMD family "
-    "they fix ā, as in the paper (C.3). Without it, ā is the largest a seen so far (doubling: in the block "
+    "they fix ā, as in the paper (C.3). Otherwise, ā is the largest a seen so far (doubling: in the block "
     "before, so that asking would change nothing in v1, whose first block makes no step). A client draws its "
     "mini-batch without replacement; the paper's samples are i.i.d. 5 seeds, as in the paper. "
     "Every row trains its own model on the same mini-batches."
