@@ -300,7 +300,7 @@ class SelectionStrategy(Strategy):
                 mode=mode,
             ),
         )
-        self._log = RoundLog(self.roster, self._kind, selector)
+        self._log = RoundLog(self.roster, self._kind, selector, self.overrides.sizes)
         self._training = ClientTraining(
             self._step,
             self.roster,

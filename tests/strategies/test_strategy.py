@@ -459,6 +459,31 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
         assert all(each.startswith("selector afl learns from train-loss") for each in warned)
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "warnings"),
+    [
+        ("examples", {}, 1),
+        ("num-examples", {}, 0),
+        ("num_examples", {}, 0),
+        ("examples", {"overrides": Overrides(sizes={"a": 5})}, 0),
+        ("examples", {"polling": Polling(ask_status=True)}, 0),
+    ],
+)
+def test_it_is_logged_once_that_no_client_reports_its_size(
+    size: str, options: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(None)(message)
+        reply = trained(message, 1.0)
+        reply.content["metrics"] = MetricRecord({size: 10})
+        return reply
+
+    strategy = SelectionStrategy("uniform", clients_per_round=2, **options)
+    strategy.start(ToyGrid({1: node, 2: node}, names={1: "a", 2: "b"}), model(0), num_rounds=2)
+    assert caplog.messages.count("No client reports num-examples: all count equally") == warnings
+
+
 def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
