@@ -457,7 +457,11 @@ class SelectionStrategy(Strategy):
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
         log(INFO, "")
-        log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        if progress.round > num_rounds:
+            _warn(f"No round was run: the checkpoint, of round {progress.round}, is past round {num_rounds}")
+        else:
+            log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        self._log.finished()
         progress.log_newest()
         return progress.result
 

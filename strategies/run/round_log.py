@@ -40,6 +40,7 @@ class RoundLog:
     ) -> None:
         self._roster, self._kind, self._name = roster, kind, name
         self._declared_sizes = declared_sizes
+        self._rounds = self._skipped = 0  # the rounds that have ended, and how many of them were skipped
         self._has_replies = False  # whether a usable reply has come
         self._eligible: tuple[str, int, int] | None = None  # the last logged conditions and numbers
         self._told_of_report = False  # whether the warning `no_report` was logged
@@ -85,6 +86,8 @@ class RoundLog:
         Two warnings are logged once: that no client reports what the selector learns from, and that no client
         has reported its data size in the first round with a usable reply.
         """
+        self._rounds += 1
+        self._skipped += bool(record.skipped)
         name = self._roster.id_of
         for client, reason in record.failures.items():
             log(WARNING, "Round %d without %s: %s", record.round, name(client), reason)
@@ -106,3 +109,10 @@ class RoundLog:
             declared = not self._declared_sizes.keys().isdisjoint(self._roster.ids())
             if not declared and np.isnan(self._roster.sizes()).all():
                 log(WARNING, "No client reports num-examples: all count equally")
+
+    def finished(self) -> None:
+        """Log how many of the rounds that this object has seen were skipped, if any."""
+        if self._skipped == self._rounds > 0:
+            log(WARNING, "All rounds (%d) were skipped: the model is unchanged", self._rounds)
+        elif self._skipped:
+            log(WARNING, "%d of %d rounds were skipped", self._skipped, self._rounds)

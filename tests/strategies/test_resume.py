@@ -113,6 +113,13 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
+def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
+    run(tmp_path, 2)
+    _, records = run(tmp_path, 1, resume=True)
+    assert not records
+    assert "No round was run: the checkpoint, of round 2, is past round 1" in caplog.messages
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
 def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, options: Callable[[], dict[str, Any]], tmp_path: Path

@@ -468,6 +468,28 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize(
+    ("usable", "line"),
+    [
+        (3, ""),
+        (2, "1 of 3 rounds were skipped"),
+        (0, "All rounds (3) were skipped: the model is unchanged"),
+    ],
+)
+def test_the_end_says_how_many_rounds_were_skipped(
+    usable: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(message: Message) -> Message:
+        good = message.metadata.group_id <= str(usable)
+        return trained(message, 1.0 if good else np.nan, num_examples=10)
+
+    strategy = SelectionStrategy("uniform", clients_per_round=1)
+    strategy.start(ToyGrid({1: node}), model(0), num_rounds=3)
+    assert [each for each in caplog.messages if "skipped" in each and "is skipped" not in each] == (
+        [line] if line else []
+    )
+
+
+@pytest.mark.parametrize(
     ("size", "options", "warnings"),
     [
         ("examples", {}, 1),
