@@ -113,6 +113,16 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
+def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, caplog: Any) -> None:
+    line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
+    for asks, warnings in ((True, 0), (False, 1)):
+        caplog.clear()
+        folder, polling = tmp_path / str(asks), Polling(ask_status=asks, interval=0.01)
+        run(folder, 1, polling=polling)
+        run(folder, 3, on=grid(first_node=1000), resume=True, polling=polling)
+        assert sum(each.startswith(line) for each in caplog.messages) == warnings
+
+
 def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
     run(tmp_path, 2)
     _, records = run(tmp_path, 1, resume=True)
