@@ -37,7 +37,7 @@ _NOT_ASKED = (
     "query.status handler, Polling(ask_status=True) asks them before round 1"
 )
 _NOBODY_IS_BACK = (
-    "None of the %d clients of the checkpoint is here, so nothing that was learned about them is used. Clients "
+    "None of the %d clients of the checkpoint is here: what was learned about them is not used. Clients "
     "without an identity are known by node id, which is new in each Flower simulation: make the app a "
     "flwr_cohort.ReportingClientApp, or register names"
 )

@@ -514,6 +514,22 @@ def test_it_is_logged_once_that_no_client_reports_its_size(
     assert caplog.messages.count("No client reports num-examples: all count equally") == warnings
 
 
+def test_the_log_says_why_evaluations_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type != "evaluate":
+            return stranger()(message)
+        if message.metadata.dst_node_id == 3:
+            return Message(RecordDict({"metrics": MetricRecord({"loss": 0.5})}), reply_to=message)
+        raise ValueError("no evaluate function\x1b[2J")
+
+    strategy = SelectionStrategy("uniform", clients_per_round=3, server_strategy=FedAdam())
+    strategy.start(ToyGrid(dict.fromkeys((1, 2, 3), node)), model(0), num_rounds=1)
+    (errors, sizes) = [each for each in caplog.messages if each.startswith("Evaluation of round 1: ")]
+    assert errors.startswith("Evaluation of round 1: errors in 2 of 3 replies; the first is error 2: ")
+    assert "no evaluate function\\x1b[2J" in errors
+    assert sizes == "Evaluation of round 1: no usable num-examples in 1 of 3 replies"
+
+
 def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
