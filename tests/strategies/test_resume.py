@@ -181,6 +181,8 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
         ),
         ({"resume": False}, "holds a run; resume=True continues this run"),
         ({"seed": 6}, "seed = 6: the run to be resumed has 5"),
+        ({"clients_per_round": 4}, "clients_per_round = 4: the run to be resumed has 3$"),
+        ({"budget": 2}, r"= 3 with the budget Schedule\(.*\): the run to be resumed has 3$"),
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
         ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
         ({"server_strategy": FedAdam(fraction_evaluate=0.0)}, "server_strategy = 'FedAdam'"),
