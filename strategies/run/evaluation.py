@@ -118,4 +118,10 @@ class ClientEvaluation:
             replies,
             [reply.content for reply in replies],
             what,
+            [self._name_of(reply) for reply in replies],
         )
+
+    def _name_of(self, reply: Message) -> str:
+        node = reply.metadata.src_node_id
+        client = self._roster.client_at(node)
+        return f"node-{node}" if client is None else self._roster.id_of(client)
