@@ -14,6 +14,7 @@ Between these calls, `SelectionStrategy` or the simulator polls the candidates, 
 train, and takes the server step.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
@@ -216,6 +217,16 @@ class RoundLogic:
     def silent(self, round: int) -> Ints:
         """Return the clients that are quarantined for silence in a round, ascending."""
         return _NOBODY if self.patience is None else self.patience.quarantined(round)
+
+    def end_of_quarantine(self, round: int, client: int) -> int:
+        """Return the first round after ``round`` in which a client is not quarantined, as of now."""
+
+        def is_over(later: int) -> bool:
+            offenders = _NOBODY if self.guard is None else self.guard.quarantined(later)
+            return client not in offenders and client not in self.silent(later)
+
+        later = range(round + 1, 2**31)
+        return later[bisect_left(later, True, key=is_over)]
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""

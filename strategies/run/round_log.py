@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.common import log
 
-from ..clients.printable import listed
+from ..clients.printable import MOST_NAMES, listed
 from ..rounds.record import no_report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..clients.roster import Roster
     from ..options import Eligibility
@@ -80,8 +80,10 @@ class RoundLog:
         ]
         log(INFO, "Selected %s", listed(names) or "no client")
 
-    def ended(self, record: RoundRecord) -> None:
+    def ended(self, record: RoundRecord, back_in: Callable[[int, int], int]) -> None:
         """Log the failures, the clipped values and the quarantined clients of a round.
+
+        ``back_in`` is `RoundLogic.end_of_quarantine`.
 
         Two warnings are logged once: that no client reports what the selector learns from, and that no client
         has reported its data size in the first round with a usable reply.
@@ -95,10 +97,12 @@ class RoundLog:
             log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
             quarantined = [
-                f"{name(client)} (silent)" if client in record.silent else name(client)
-                for client in record.quarantined
+                f"{name(client)} ({'silence' if client in record.silent else 'offences'}, back in round "
+                f"{back_in(record.round, client)})"
+                for client in record.quarantined[:MOST_NAMES]
             ]
-            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
+            more = [""] * (len(record.quarantined) - len(quarantined))
+            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined + more))
         if record.skipped:
             log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
         if not self._told_of_report and record.lacks(self._kind.report_used):
