@@ -2,19 +2,16 @@
 
 ``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
 
-All sides of the comparison get the same replies, as messages with serialised float32 arrays. One side is
-Flower's FedAvg. The other sides are `SelectionStrategy` with the selectors `uniform` and `adaptive-osmd`.
-They also check every update and learn from its norm. The benchmark measures the method ``aggregate_train`` of
-each side, which does the work between the last reply and the new model.
+One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`,
+which also check every update and learn from its norm. All sides get the same messages with serialised float32
+arrays. The benchmark measures ``aggregate_train``, the work between the last reply and the new model.
 
 The sides take turns on one thread, so that all run under the same load. The table has the median and the
-range over the repeats. The peak memory of each side is measured in a process of its own. The memory of the
-replies does not count.
+range over the repeats. The peak memory of each side is measured in a process of its own, without the memory
+of the replies.
 
-With ``--layout one`` the model is a single array. With ``--layout layers`` it has twelve layers of growing
-size, as a residual network has. Each of the three largest layers has a quarter of the parameters.
-``--payloads`` is the number of different models among the replies. With fewer payloads than replies, several
-replies share the bytes of one model, which saves memory.
+For ``--layout`` see `shapes`. ``--payloads`` is the number of different models among the replies. With fewer
+payloads than replies, several replies share the bytes of one model, which saves memory.
 """
 
 import json
@@ -65,8 +62,8 @@ class Row(NamedTuple):
 def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's arrays, by name.
 
-    With layout "one" the model is a single array. With "layers" it has four stages of three layers each, and
-    each stage is about four times as large as the stage before, as in a residual network. Rounding to square
+    With layout "one" the model is a single array. With "layers" it has four stages of three layers each. A
+    stage is about four times as large as the stage before, as in a residual network. Rounding to square
     layers changes the number of parameters a little.
     """
     if layout == "one":

@@ -1,6 +1,6 @@
 """The commands of all benchmarks: ``cohort bench NAME``, and also ``python -m benchmarks NAME``.
 
-A command imports its benchmark's module when it runs, so `--help` imports none of these modules.
+A command imports its benchmark's module when it runs, so that `--help` is fast.
 """
 
 from __future__ import annotations

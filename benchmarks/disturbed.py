@@ -10,9 +10,9 @@ ServerApp is killed with SIGKILL at random moments, and resumed each time.
 The undisturbed federation consists of the honest clients alone, with the same samples. It runs in one process
 without a network, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
 
-Two columns of the table show the test accuracy of the disturbed federation minus that of the undisturbed
-federation, in percentage points. "difference" compares the final models. "last tenth" compares the mean
-accuracies over the last tenth of the rounds, which vary less between seeds.
+Two columns of the table show the disturbed minus the undisturbed test accuracy, in percentage points:
+"difference" at the end, and "last tenth" as means over the last tenth of the rounds, which vary less between
+seeds.
 """
 
 import json

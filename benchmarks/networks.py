@@ -4,9 +4,8 @@
 
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
-the device. The simulator copies mini-batches to the device. Since selectors and server strategies are in
-NumPy, it copies back the updates of a small model, or the sum of the updates of a large model. Both engines
-compute in float32 without TF32.
+the device. The simulator copies mini-batches to the device, and the updates back (of a large model: their
+sum), since selectors and server strategies are in NumPy. Both engines compute in float32 without TF32.
 """
 
 from __future__ import annotations
@@ -133,8 +132,8 @@ def measure(names: Sequence[str], device: str, seconds: float) -> list[Row]:
     device : str
         "cpu" or "cuda".
     seconds : float
-        Time of each engine with each network, in `BLOCKS` blocks; a block of one engine follows one of the
-        other. A block has at least one round.
+        Time of each engine with each network, in `BLOCKS` blocks of at least one round. The engines' blocks
+        alternate.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []

@@ -2,7 +2,7 @@
 
 The ServerApp waits for a file ``turn-N.json`` with a number of rounds, runs these rounds, writes the seconds
 of each to ``done-N.json``, and waits for the file of the next turn. A client may report the CPU seconds of
-its handler as the metric ``cpu``. Their sum over a turn goes into the same file.
+its handler as the metric ``cpu``; the same file has their sum over the turn.
 """
 
 import json

@@ -2,15 +2,14 @@
 
 ``cohort bench over-selection [--rounds 4000] [--seeds 5] [--json]``
 
-M clients differ in speed, and a client's update depends on its speed. The update u_m of client m is the sum
-of a vector common to all clients, a second vector common to all clients times m's speed, and a random vector
-of client m. Each round adds noise. A round needs the replies of K clients. It either selects K clients and
-waits for all of them, or selects more clients and continues with the first K replies.
+M clients differ in speed. The update u_m of client m is the sum of a common vector, a second common vector
+times m's speed, and m's own random vector. Each round adds noise. A round needs the replies of K clients. It
+either selects K clients and waits for all of them, or selects more clients and continues with the first K
+replies.
 
-The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m. The
-relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖ is the error that remains in the mean over many
-rounds. The relative RMSE is the error of a single round. Both leave out the first quarter of the rounds, in
-which the response rates are learned.
+The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m: the
+relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖, and the relative RMSE of a single round. Both leave
+out the first quarter of the rounds, in which the response rates are learned.
 
 S' of the S selected clients reply, and client m has the weight c_m before the correction for missing replies.
 There are three ways to correct the weights:
@@ -21,21 +20,8 @@ There are three ways to correct the weights:
   the weights.
 - ``not normalised``: `ResponseRates` with ``normalised=False`` gives c_m/ρ_m.
 
-Each pair of columns has the bias and the RMSE of one way, with `uniform`, M = 100, K = 10, and ``--rounds
-2000 --seeds 3``. "speeds differ by" is e to the power of `Row.spread`, and "asked" is the number of selected
-clients. The standard errors are up to .035 for the bias and .07 for the RMSE::
-
-    speeds differ by  asked    time    equal        rates        not normalised
-    e^0.3             1.0 K    1.00    .00  .68     -            -
-                      1.3 K     .63    .14  .68     .02  .69     .00  .71
-                      1.5 K     .52    .21  .70     .04  .70     .00  .73
-                      2.0 K     .41    .33  .74     .06  .76     .02  .84
-    e^1.0             1.3 K     .40    .25  .71     .10  .75     .03  .87
-                      1.5 K     .27    .37  .76     .18  .78     .09  .86
-                      2.0 K     .16    .58  .88     .32  .88     .19  .98
-
-Noise averages out over the rounds. Bias does not. If slow clients hardly ever reply in time, no weights
-remove the bias, because their updates are missing.
+If slow clients hardly ever reply in time, no weights remove the bias, because their updates are missing.
+docs/results/robustness.md has the results.
 """
 
 import json

@@ -8,10 +8,9 @@ client returns its model with one number changed, or, in the simulator, takes on
 features. So the table shows the cost of everything else.
 
 - ``simulator``: `simulation.Simulator`. Its clients are rows of arrays.
-- ``grid``: `strategies.SelectionStrategy` on the in-process Grid, with the history that the ServerApp writes.
-  The clients are nodes, whose status is not asked. The row "nodes" is the time in which the Grid lists the
-  nodes, as Flower's SuperLink does. This cost cannot be avoided: a strategy has no other way to learn which
-  nodes are online.
+- ``grid``: `strategies.SelectionStrategy` on the in-process Grid. The clients are nodes, whose status the
+  server does not ask. The row "nodes" is the time in which the Grid lists the nodes, as Flower's SuperLink
+  does; a strategy has no other way to learn which nodes are online.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
 in a process of its own. The times are CPU time, the median over the rounds, without round 1. A part does not

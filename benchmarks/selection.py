@@ -4,9 +4,9 @@
 
 All selectors of this project are measured, and two peers that are written in this module. ``textbook`` is
 Adaptive-OSMD as printed in its paper, with dense arrays. ``lists`` is a loop over Python lists, like the
-published scheduler of Oort. Each cell of the table is measured in a fresh process. The memory of a cell is
-the peak memory of this process. Data sizes are lognormal (σ = 1). Each client has a lognormal norm (σ = 2).
-The norm of its update is this norm times lognormal noise (σ = 0.3), so the selectors can learn it.
+published scheduler of Oort. Each cell of the table is measured in a fresh process, whose peak memory is the
+cell's memory. Data sizes are lognormal (σ = 1). Each client has a lognormal norm (σ = 2), which selectors can
+learn: the norm of an update is this norm times lognormal noise (σ = 0.3).
 """
 
 import json
@@ -24,12 +24,11 @@ from strategies.selectors import Feedback, available, create, selector_type
 
 K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
 SETTINGS: dict[str, dict[str, Any]] = {
-    # With the paper's learning rates the probabilities hardly change, and the trees that hold them would keep
-    # their first form.
+    # With the paper's learning rates the probabilities, and so the trees that hold them, would hardly change.
     name: {"learning_rate_multiplier": 1000.0}
     for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
 } | {"flics-private": {"group_shares": (1.0,) * 100}}
-LIMITS = {"textbook": 10**7, "lists": 10**6}  # most clients of a peer; with more, a round takes minutes
+LIMITS = {"textbook": 10**7, "lists": 10**6}  # peer -> largest M; with more clients, a round takes minutes
 ASLEEP, LEFT, WITHOUT, SYSTEMATIC = " asleep", " left", " without", " systematic"
 BY_SIZE = " by size"
 SCENARIOS = {
@@ -170,11 +169,7 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return the function `make` of a kind of peer.
-
-    `make` creates the peer, and returns a function that plays one round. This function takes the number of
-    the round, and returns the CPU seconds that the peer took.
-    """
+    """Return a function that creates a peer and returns a function: round to play -> CPU seconds."""
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -249,8 +244,7 @@ def ours(
 def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
     """Return values (M,) for each per-client setting that has no default.
 
-    They are groups from 0 to 99 if the setting is an integer, otherwise lognormal numbers, clipped to the
-    range of the setting.
+    Integers are groups from 0 to 99. Other values are lognormal, and clipped to the range of the setting.
     """
     return {
         setting: rng.integers(0, 100, m)
@@ -305,9 +299,8 @@ def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float,
     names : sequence of str
         Selectors and peers to measure. If it is empty, all are measured.
     every : bool
-        Whether to measure every selector in every scenario that is possible for it. Otherwise this is done
-        for the selectors in `IN_ALL_SCENARIOS` only. The other selectors are measured with all clients
-        available.
+        Whether to measure every selector in every scenario that is possible for it. Otherwise only those in
+        `IN_ALL_SCENARIOS` are, and the other selectors are measured with all clients available.
     seconds : float
         Approximate CPU seconds of each cell.
     as_json : bool

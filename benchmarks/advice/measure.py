@@ -2,21 +2,17 @@
 
 ``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
 
-The streams are those of `benchmarks.experiments.forecast.streams`. A selector plays each stream, and the log
-records its draws and the drawn norms. The log is studied as `cohort advise` studies a run. There are two
-truths:
+A selector plays each stream of `benchmarks.experiments.forecast.streams`. The log of its draws and of the
+drawn norms is studied as `cohort advise` studies a run.
 
-- The truth of an interval is the variance with the replayed probabilities, relative to uniform sampling. It
-  is computed from the norms of all clients. 95 % of the intervals should hold it.
-- The truth of the advice is the variance of each selector that has drawn for itself on the same stream. The
-  advice is right if the advised selector's variance is at most 5 % larger than the smallest of all, and wrong
-  otherwise. If no selector is advised, the advice is neither right nor wrong.
+- An interval is right if it contains the variance under the replayed probabilities, relative to uniform
+  sampling, as computed from the norms of all clients. 95 % of the intervals should be right.
+- Advice is right if the advised selector's variance is at most 5 % above the smallest variance. For these
+  variances, each selector draws for itself on the same stream. If no selector is advised, the advice is
+  neither right nor wrong.
 
-The difference between the two truths is the error of replaying a selector instead of letting it draw. It is
-given as the median over the seeds of ``|log(replayed / own)|``.
-
-The table of a log has a line for each stream, and the last line sums up all streams. Each seed runs in a
-process of its own.
+The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
+of ``|log(replayed / own)|``. Each seed runs in a process of its own.
 """
 
 import json
@@ -63,8 +59,8 @@ class Case(NamedTuple):
     log: str  # the selector that drew the log
     stream: str
     seed: int
-    covered: dict[str, bool]  # by selector: whether the interval holds its truth
-    width: dict[str, float]  # by selector: the half of log(high / low)
+    covered: dict[str, bool]  # by selector: whether the interval contains the true variance
+    width: dict[str, float]  # by selector: log(high / low) / 2
     gap: dict[str, float]  # by selector: |log(replayed / own)|
     advised: str | None
     right: bool  # whether the advice is right; False if there is none

@@ -22,7 +22,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds, each of which waits for every reply, however long it takes."""
+    """Run the rounds; each waits for every reply."""
     settings = context.run_config
     file = Path(str(settings["lines"]))
     began = time.monotonic()

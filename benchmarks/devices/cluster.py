@@ -19,8 +19,8 @@ from deploy.processes.ports import LOOPBACK
 if TYPE_CHECKING:
     from pathlib import Path
 
-ONLINE = 0.25  # s for each device, added to START: until all keys are registered, and until all are online
-START = 120.0  # s
+ONLINE = 0.25  # s for each device, see START
+START = 120.0  # s, plus ONLINE s for each device: limit for registering all keys, and for all to come online
 
 
 class DeviceCluster(LocalCluster):

@@ -1,10 +1,9 @@
 """A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
 
-A device has a key and a connection of its own, over TLS. It always has a heartbeat and a request for messages
-under way, fetches the objects of a message, waits, and sends a model of the same size back. Many
-devices run in one process, on one event loop. Two things are cheaper than on a real device: the same
-signature serves all requests of a minute (the server checks each), and the devices of a process share the
-decoded model of a round.
+A device has its own key and its own TLS connection. It always has a heartbeat and a request for messages
+under way. It fetches the objects of a message, waits, and sends a model of the same size back. Many devices
+run in one process, on one event loop. Two things are cheaper than on a real device: a device signs once a
+minute (the server checks each request), and the devices of a process share the decoded model of a round.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ SIGNED = 60.0  # s for which a device uses the same signature
 INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states
 AGAIN = 1.0  # s between two attempts to send a request
 PATIENCE = 120.0  # s of failures, after which a request is given up
-LARGEST = -1  # no limit of the size of an answer
-KEPT = 2  # models that are kept decoded
+LARGEST = -1  # gRPC: no limit of the size of an answer
+KEPT = 2  # decoded models in the cache
 EXAMPLES = 100  # samples that each device claims to hold
 CHANGE = 1e-4  # added to each number of a model. The updates of all devices point in the same direction
 
@@ -188,7 +187,7 @@ class Device:
                     self._load.counts["abandoned"] += 1
                     raise
                 self._load.counts["answered"] += 1
-            elif ended - began < LOOK:  # the request was not held; a SuperNode pauses as long
+            elif ended - began < LOOK:  # the request was not held; pause as a SuperNode does
                 pause = PAUSE_SHARE * (ended - self._last_message)
                 await asyncio.sleep(min(max(pause, SHORTEST_IDLE), LONGEST_IDLE))
 

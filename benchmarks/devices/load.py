@@ -1,7 +1,7 @@
 """The program of the load generator: many simulated devices in one process.
 
-``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until a signal
-ends it, and writes what happened to the file `counts` every second.
+``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until SIGTERM,
+and writes the file `counts` every second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Settings:
     away : float
         Seconds until a device that left comes back, >= 0.
     counts : str
-        The file for what happened: `Load.counts`, and "online", the number of devices that are online.
+        The file for `Load.counts`, and for "online", the number of devices that are online.
     """
 
     address: str

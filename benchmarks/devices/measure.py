@@ -3,9 +3,8 @@
 ``cohort bench devices [--nodes 1000] [--per-round 50] [--rounds 20] [--megabytes 1] [--json]``
 
 The server is the SuperLink with its patches, guards and database, as `cohort up` and `cohort server up` start
-it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`), each
-with a key and a TLS connection of its own. Round 1, in which the server asks all devices for their status and
-the devices fetch the app, is not counted in the seconds of a round.
+it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`). Round 1,
+in which the devices report their status and fetch the app, is measured apart.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from deploy.processes.groups import wait_until
 from strategies.rounds.replies import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
-AWAY = "error "  # how the failure of a device that is not connected begins, in the record of a round
+AWAY = "error "  # in a round record, the failure of a disconnected device begins with this text
 SETTLE = 10.0  # s after the last round until the devices must have answered or abandoned their messages
 FLOAT = 4  # bytes of a number in the model
 CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
@@ -67,7 +66,7 @@ class Settings(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What the SuperLink and the load generators use: CPU time so far; files, threads and memory now."""
+    """The CPU time that the SuperLink and the load generators have used; the SuperLink's resources now."""
 
     cpu: float  # CPU seconds of the SuperLink since its start
     load_cpu: float  # CPU seconds of the load generators since their start
@@ -88,9 +87,9 @@ def measure(settings: Settings) -> dict[str, Any]:
         resident memory of the SuperLink in MB; ``superlink_mb_begin``, ``superlink_mb_end``: its memory after
         round 1 and the last round; ``files``, ``threads``: the largest numbers of the SuperLink;
         ``load_average``: of the machine in the last minute, before round 1 and after the last round;
-        ``lost``: replies that did not come within `LIMIT`; ``away``: errors in place of the replies of
-        devices that had left; ``refused``: other replies that were not used; ``failures``: some of the
-        reasons; ``counts``: see `device.Load`.
+        ``lost``: replies that did not come within `LIMIT`; ``away``: replies that are errors because the
+        device had left; ``refused``: other replies that were not used; ``failures``: some of the reasons;
+        ``counts``: see `device.Load`.
 
     Raises
     ------
@@ -179,7 +178,7 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
 
 
 def _settled(counts: dict[str, int], least: int) -> bool:
-    """Return whether the devices have answered or abandoned all messages, of which they got at least `least`.
+    """Return whether the devices got at least `least` messages, and answered or abandoned all of them.
 
     The devices write their counts every second, so the counts of the last round come late.
     """

@@ -56,8 +56,8 @@ def run_experiments(
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
-        Whether to write the data files of ``results/``, too. Seeds whose result came from another version of
-        the experiment's code are run again.
+        Whether to write the data files of ``results/``, too. Seeds whose result came from other code run
+        again.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 
@@ -72,8 +72,6 @@ def run_experiments(
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
     if data and not data.is_dir():
         _fail(f"data = {data}: must be a folder (--data, or COHORT_DATA)")
-    # If a named experiment lacks its data, the command fails. Without names, experiments that lack their data
-    # are skipped.
     wanted = [each for each in known.values() if not names or each.name in names]
     few = [each for each in wanted if record and (quick or num_seeds(each, seeds, quick) < each.seeds)]
     if few:
@@ -122,7 +120,7 @@ def run_experiments(
 
 
 def _where(file: str, data: Path | None) -> str:
-    """Return a text that says where to put a data file, and how to make it."""
+    """Return the help on a missing data file: its folder, and the command that makes it."""
     where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
     name = Path(file).stem
     if name in DESCRIPTIONS and DESCRIPTIONS[name].hub is None:

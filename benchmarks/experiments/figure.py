@@ -90,7 +90,7 @@ def draw_bands(
         figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
         every = figure.subplots(down, across, squeeze=False).flat
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
-            # The lines first go through all colours in one style, then through all in the next style.
+            # All colours in one line style, then all colours in the next.
             looks = ((colour, style) for style in STYLES for colour in COLOURS)
             for (label, (x, mean, deviation)), (colour, style) in zip(lines.items(), looks, strict=False):
                 band = [mean, mean - deviation, mean + deviation]

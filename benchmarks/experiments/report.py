@@ -45,9 +45,9 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     cells : Mapping[Cell, float]
-        The numbers of the table. A cell that is NaN, or that only other seeds have, has no value in this
-        seed, for example if an accuracy was never reached. The seed is then left out of the cell's mean, and
-        the table shows "(n of N)". Rows and columns are printed in the order in which they first appear.
+        The numbers of the table. If a cell is NaN or missing, for example because an accuracy was never
+        reached, the seed is left out of the cell's mean, and the table shows "(n of N)". Rows and columns are
+        printed in the order in which they first appear.
     curves : Mapping[str, Mapping[str, Curve]]
         The curves of the figure: title of the panel -> label of the line -> curve.
     """
@@ -69,10 +69,9 @@ class Experiment:
     source : str
         The section, figure or table of the paper that the experiment repeats.
     run : Callable
-        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome` of a seed, which depends
-        on nothing but the seed and the data file. If the function has a parameter ``quick``, ``quick=True``
-        runs a small form of the experiment, which takes at most about a minute. `run` must be
-        picklable.
+        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, a function of the seed
+        and the data file alone. If `run` has a parameter ``quick``, ``quick=True`` runs a small form of the
+        experiment, which takes at most about a minute. `run` must be picklable.
     seeds : int
         Number of seeds, 0 to `seeds` - 1, unless a command names another number. A table shows the number.
     known : Mapping[Cell, str]
@@ -164,8 +163,7 @@ def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, s
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
 
-    The text ends with "(n of N)" if only n of the N seeds have a value, has no "±" if only one seed has a
-    value, and is "never" if no seed has one.
+    If only n < N seeds have a value, "(n of N)" follows. One value has no "±". No value gives "never".
     """
     there = [value for value in values if not math.isnan(value)]
     if not there:

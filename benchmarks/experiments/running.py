@@ -1,7 +1,7 @@
 """Runs experiments, and writes the result of each seed to a file, so that an interrupted run can go on.
 
-Each seed runs in a process of its own. The process writes the file at its end, under a temporary name, and
-then renames it, so that the file is complete as soon as it exists.
+Each seed runs in a process of its own, which writes the file under a temporary name and then renames it, so
+that the file is complete as soon as it exists.
 """
 
 from __future__ import annotations
@@ -180,8 +180,7 @@ def run_all(
     """Run the seeds that have no result yet, and yield a report on each experiment.
 
     The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
-    If a seed fails, its experiment has no report. The watcher learns of the failure, and the other seeds and
-    experiments go on.
+    If a seed fails, its experiment has no report; the other seeds and experiments go on.
 
     Parameters
     ----------
@@ -277,7 +276,7 @@ def run_jobs(to_run: Sequence[Job], jobs: int, watcher: Watcher) -> Generator[Jo
 
     A job that has ended successfully has written its file. At most `jobs` processes run at the same time.
     """
-    # Several threads make small matrix products slower. One process per seed uses the cores better.
+    # Several threads make small matrix products slower.
     os.environ |= ONE_THREAD
     # The processes are forked from one that has already imported everything, so each starts at once.
     forks = "forkserver" in multiprocessing.get_all_start_methods()

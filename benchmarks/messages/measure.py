@@ -1,18 +1,17 @@
 """The CPU time of a message, in Flower as this project runs it and in stock Flower.
 
-``cohort bench messages [--nodes 2] [--rounds 6] [--no-stock] [--json]``, or ``python -m benchmarks.messages``
+``cohort bench messages [--nodes 2] [--rounds 8] [--no-stock] [--json]``, or ``python -m benchmarks.messages``
 
 Two apps are measured: ``numpy`` trains a softmax regression (`numpy_app`), and ``torch`` the network of
 Flower's quickstart-pytorch (`torch_app`). Each runs on a federation of this machine, with TLS, node
 authentication and a database. Every round sends a TRAIN message to each node. One federation runs at a time.
 
-The measured time is the CPU time that all processes of the federation have spent from the beginning of the
-first measured round to the end of the last one: the SuperLink, the ServerApp, the SuperNodes, the processes
-that are forked or started for the messages (also those that have ended), the fork server and the app servers.
-It is the sum of utime, stime, cutime and cstime in ``/proc/PID/stat`` (Linux), so it includes what these
-programs spend while they wait. This benchmark's own process does not count, and neither does the first round,
-in which the nodes fetch the app. The CPU time of the app's handlers, which the app measures itself, is
-subtracted. The result is divided by the number of messages.
+The measured time is the CPU time of all processes of the federation in the measured rounds, waiting included:
+the SuperLink, the ServerApp, the SuperNodes, the processes that are forked or started for the messages (also
+those that have ended), the fork server and the app servers. It is the sum of utime, stime, cutime and cstime
+in ``/proc/PID/stat`` (Linux). The first round, in which the nodes fetch the app, is not measured. The CPU
+time of the app's handlers, which the app measures itself, is subtracted. The result is divided by the number
+of messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A Flower app with a large model. A client adds its node id to the first parameter of each layer.
+"""A Flower app with a large model.
 
-So no two replies have an equal layer. The SuperLink would store equal layers only once.
+A client adds its node id to the first parameter of each layer, because the SuperLink stores equal layers only
+once.
 """
 
 import time

@@ -9,12 +9,12 @@ With half precision, models and updates travel as float16 (`strategies.half_prec
 time is the median of the rounds.
 
 For each node, the model is transferred six times in a round: to the SuperLink, the SuperNode and the
-ClientApp, and back. The time of the loopback is the time that all these bytes take, one after another,
-through one TCP connection of this machine, without TLS.
+ClientApp, and back. The loopback's time is that of the same bytes through one local TCP connection without
+TLS.
 
-The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the
-largest growth of one of its processes since that process was first seen, as a multiple of the model's size.
-The server's program holds the replies of all nodes at once, so its multiple grows with the number of nodes.
+The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the largest
+growth of one of its processes since the first reading, as a multiple of the model's size. The ServerApp holds
+the replies of all nodes at once, so its multiple grows with the number of nodes.
 """
 
 from __future__ import annotations
@@ -133,14 +133,13 @@ def federation(megabytes: float, programs: Programs, half: bool, nodes: int) -> 
 
 
 def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> Cost:
-    """Return the cost of a round, of `rounds` rounds with `nodes` nodes and a model of this size."""
+    """Return the cost of a round, from `rounds` rounds with `nodes` nodes and a model of this size."""
     with federation(megabytes, programs, half, nodes) as running, Memory(running.cluster) as memory:
         running.turn(1, poll=False)
         before = _spent(running.cluster)
         seconds = running.turn(rounds, poll=False)
         cpu = (_spent(running.cluster) - before) / rounds
         running.turn(1, poll=False, last=True)
-    # Each model goes from the ServerApp to the SuperLink, to the SuperNode and to the ClientApp, and back.
     through = loopback(round(megabytes * 1e6 * nodes * (3 if half else 6)))
     copies = {name: grown / megabytes for name, grown in memory.grown.items()}
     return Cost(statistics.median(seconds), cpu, through, copies)

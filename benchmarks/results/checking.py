@@ -109,7 +109,7 @@ def kept(results: Mapping[str, Result]) -> list[Kept]:
 
 
 def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
-    """Draw seeds of recorded experiments at random, which together took at most `budget` CPU seconds.
+    """Draw random seeds of recorded experiments, which together took at most `budget` CPU seconds.
 
     Experiments whose data file is not in the folder `data` are left out.
     """
@@ -131,8 +131,8 @@ def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path |
 def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
     """Rerun a seed with the present code, and return how its values differ from the recorded ones.
 
-    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. On
-    another machine it may differ as `RELATIVE` and `DEVIATIONS` say.
+    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. For
+    other machines see `RELATIVE` and `DEVIATIONS`.
     """
     experiment = EXPERIMENTS[result.name]
     with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
 def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
 
-    If the output differs, the returned list has one text, and the data file stays as it is.
+    If the output differs, the list has one text, and the data file stays as it is.
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:

@@ -2,7 +2,7 @@
 
 A claim compares two cells of an experiment, or a cell with a number, seed by seed. Its effect has a 95 %
 interval by Student's t, and its p value is corrected by Holm's method for all claims of its group that have
-values. A verdict never goes beyond its interval: with few seeds, most differences are "not shown".
+values. With few seeds, most differences are "not shown".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POINTS: dict[str, Any] = {"scale": "difference", "unit": " points"}
 DECADES: dict[str, Any] = {"scale": "difference", "unit": " (log10)"}
-"""Keyword arguments of a claim about accuracies in percent, and of one about logarithms."""
+"""Keyword arguments of claims about accuracies in percent (`POINTS`) and about logarithms (`DECADES`)."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ FIGURES = (
 )
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
-COLOURS = 128  # of a figure, so that its file is small
+COLOURS = 128  # so few, so that a figure's file is small
 CLAIMS_FIGURE = "claims.png"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = CODE / "results"
 BEFORE = "before results were recorded"
-POINTS = 60  # of a curve, at most
+POINTS = 60  # the most points of a curve
 DIGITS = 4  # significant digits of a curve's points
 
 Value = float | str | None

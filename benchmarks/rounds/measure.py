@@ -8,18 +8,17 @@ Flower's grid. ``cohort`` runs as `cohort up` starts it, with this project's str
 
 The federations take turns of three rounds, so that all run under the same load. ``--rounds`` is rounded up to
 whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` round first sends a QUERY to
-all clients. Before the measurement, each federation runs one round of each kind. These rounds do not count,
-because the clients fetch the app in them.
+all clients. The first round of each kind, in which the clients fetch the app, is not measured.
 
 Another federation has clients that are not forked from a common parent, as on devices (``python -m
 deploy.flower.launch flower-supernode``). A second table gives the cost of a waiting client: the CPU time and
-the memory of all its processes. PSS counts 1/n of a page that n processes share. With several numbers of
-nodes, stock Flower takes part with the first number only. ``--json`` prints a line for each federation, or
-with one number of nodes only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
+the memory of all its processes. PSS counts 1/n of a page that n processes share. With several ``--nodes``,
+stock Flower takes part with the first number only. ``--json`` prints a line for each federation, or with one
+number of nodes only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
 
-``--profile`` shows where the time of a round goes: one federation runs, and a table gives the CPU seconds a
-round of each program. The processes of a message end before the next round, so their CPU time is that of the
-ended children of the app servers or the fork server.
+``--profile`` runs one federation, and prints the CPU seconds a round of each program. The processes of a
+message end before the next round; their CPU time is that of the ended children of the app servers or the fork
+server.
 """
 
 import contextlib
@@ -166,7 +165,7 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
         for kind in ("train", "poll"):
             for name, federation in running.items():
                 last = turn == turns and kind == "poll"
-                # Turn 0 is a single round that does not count, since the clients fetch the app in it.
+                # Turn 0 is a single round that is not measured: the clients fetch the app in it.
                 took = federation.turn(TURN if turn else 1, poll=kind == "poll", last=last)
                 if turn:
                     seconds[name][kind] += took

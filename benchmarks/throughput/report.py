@@ -4,25 +4,24 @@
 [--data mnist.npz] [--peers-python .peers/bin/python] [--check] [--json]``
 
 Each engine runs in a process of its own, computes with one thread, and trains on the same samples as the
-other engines. The engines take turns. In its turn an engine runs a block of rounds, while all processes of
-the other engines are stopped (SIGSTOP), including Ray's daemons and polling threads. When every engine has
-had its turn, a new cycle begins, and the next engine of the list goes first. The CPU time per update counts
-all processes of the engine. The table has medians over the blocks. Ray has a worker process for every core,
-so it may do more updates per second than its CPU time suggests.
+other engines. In a turn, each engine runs a block of rounds, one engine after another, while all processes of
+the other engines are stopped (SIGSTOP), including Ray's daemons. Each turn begins with a different engine.
+The CPU time per update counts all processes of the engine. The table has medians over the blocks. Ray has a
+worker process for every core, so it may do more updates per second than its CPU time suggests.
 
 This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
-The other engines select uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by
-default. `batched` has no guard, since its clients are simulated and honest. `products` does only the matrix
-products of `batched` with several steps, in the same shapes: the least time with this BLAS.
+The other engines select uniformly. `in-process` has the guard; `batched` has none, since its clients are
+simulated and honest. `products` does only the matrix products that `batched` needs for clients with several
+steps: the least time with this BLAS.
 
 ``--check`` measures no time: each engine trains one client on the same batches, and its model is compared
 with a reference model trained with float64 gradients.
 
 pfl-research and FedJAX run in a Python environment of their own, made from benchmarks/peers.txt. ``--json``
 prints {engine: {"updates_per_s": ..., "cpu_ms": ..., "start_s": ..., "peak_mb": ...}}, see `measure.Cost`. An
-engine that cannot be measured has {"error": reason} instead. With ``--check``, it prints {engine: largest
-parameter difference, or the reason why there is none}. With ``--workload all``, the output has one such
-object for each workload: {workload: {engine: ...}}.
+engine that cannot be measured has {"error": reason} instead. ``--check --json`` prints {engine: largest
+parameter difference, or the reason why there is none}. ``--workload all`` prints one such object for each
+workload: {workload: {engine: ...}}.
 """
 
 import json

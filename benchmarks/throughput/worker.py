@@ -1,10 +1,9 @@
 """The process of one engine: it sets the engine up, and then runs rounds on command.
 
-``python -m benchmarks.throughput.worker ENGINE FOLDER`` reads commands from standard input, one line of JSON
-each. ``{"rounds": n}`` runs n rounds, and ``{"model": path}`` saves the global model. The worker answers each
-command with a line of JSON. It prints one more answer before the first command, as soon as it has set up the
-engine and run the first round. This module also runs in the peers' environment, where NumPy is the only
-package of this project that is certain to be installed.
+``python -m benchmarks.throughput.worker ENGINE FOLDER`` sets up the engine, runs a first round, prints an
+answer, and then reads commands from standard input. ``{"rounds": n}`` runs n rounds, and ``{"model": path}``
+saves the global model. Commands and answers are lines of JSON. This module also runs in the peers'
+environment, where NumPy is the only package of this project that is certain to be installed.
 """
 
 from __future__ import annotations

@@ -1,22 +1,21 @@
 """The bias of the aggregate, measured by many rounds without training.
 
-Each client's update is fixed: the one that it would send from the initial model. So the aggregate of round t
-has a target that is known, Ā_t = Σ λ_m u_m over the clients that are available in the round, and the error of
-the aggregate is e_t = Σ c_m u_m - Ā_t. The bias relative to the error of one round is::
+Each client's update is fixed: the one that it would send from the initial model. So the target of round t is
+known, Ā_t = Σ λ_m u_m over the available clients, and the error of the aggregate is e_t = Σ c_m u_m - Ā_t.
+The bias relative to the error of one round is::
 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
-b is at most 1, and is 1 if all error is bias. If the bias is small, s is the spread (standard deviation) of
-the aggregate. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So ‖E e‖² is
-estimated as the inner product of the mean errors of the first and of the second half of the rounds, which
-have independent draws. The root keeps the sign of the inner product: an unbiased method has values around 0
-of both signs.
+b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So
+‖E e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
+which have independent draws. The root keeps the sign of the inner product: an unbiased method has values
+around 0 of both signs.
 
 The sum of the weights varies between buffered steps, and a staleness factor makes it smaller. This changes
-only the length of a step, as a learning rate would. So the weights are first divided by their mean sum.
+only the length of a step, so the weights are first divided by their mean sum.
 
 The selector learns from each of the first `LEARNING` rounds, which are not measured, and from every n-th
-round later. With a large n, many rounds take little time, and an unbiased selector stays unbiased.
+round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
 """
 
 from __future__ import annotations

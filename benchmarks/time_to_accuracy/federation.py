@@ -49,7 +49,7 @@ class Method(NamedTuple):
     staleness_power: float = 0.0  # of buffered rounds
 
     def mode(self, per_round: int) -> Buffered | None:
-        """Return the buffered rounds, with as many busy clients as a round of another method selects."""
+        """Return the settings of buffered rounds, with `per_round` busy clients; None if not buffered."""
         if not self.buffered:
             return None
         return Buffered(

@@ -3,14 +3,13 @@
 ``cohort bench time-to-accuracy [--seeds 5] [--quick] [--devices FILE] [--json]``
 
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
-clients' seconds are lognormal, or those of devices in a file of FedScale's form. Any client may be slow, or
-the slowest clients are those with the most samples and the largest loss, or those with the fewest samples and
-the smallest loss. In some settings a client is available in half of the rounds. All seconds are simulated, so
-the results do not depend on the machine. A method trains until `BUDGET` seconds have passed. Nothing was
-tuned: all methods have their default settings, except that Oort's pacer moves by 5 % of the clients, as in
-its published code. (With its paper's step, nobody is penalised among so few clients.) The buffered methods
-keep as many clients busy as a round of the other methods selects, and take a step after half as many
-arrivals.
+clients' seconds are lognormal, or those of devices in a file of FedScale's form. The slowest clients are
+random, or those with the most samples and the largest loss, or those with the fewest samples and the smallest
+loss. In some settings a client is available in half of the rounds. All seconds are simulated. A
+method trains until `BUDGET` seconds have passed. All methods have their default settings, except that Oort's
+pacer moves by 5 % of the clients, as in its published code. (With its paper's step, nobody is penalised among
+so few clients.) The buffered methods keep as many clients busy as a round of the other methods selects, and
+take a step after half as many arrivals.
 
 The file ``devices.json`` is not FedScale's, which is too large for this repository: its 200 devices were
 drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,
@@ -21,8 +20,8 @@ For each method:
 - The seconds, and the megabytes that clients received and sent, until the mean accuracy of `WINDOW` rounds
   reaches 80, 90 and 95 % of the best accuracy that any method reaches with this setting and seed; infinite if
   never.
-- The accuracy at the end, and "worst": the clients are divided into four quarters by speed, and this is the
-  least of the accuracies on the quarters' samples.
+- The accuracy at the end, and "worst", the least accuracy on the samples of four quarters of the clients by
+  speed.
 - The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
 """
 
@@ -56,8 +55,8 @@ LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
 BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
 """The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % shows only in many rounds. The selector
-learns from every `LEARNED`-th round. The methods in `BIASED` have a larger bias. For them `BIASED_ROUNDS`
-rounds are enough, and the selector learns from each round."""
+learns from every `LEARNED`-th round. For the methods in `BIASED`, whose bias is larger, `BIASED_ROUNDS` are
+enough, and the selector learns from each round."""
 
 SETTINGS = {
     "lognormal": Setting(),

@@ -78,9 +78,9 @@ PAPER = Paper(
             "bounds of the variance in the proof of Theorem D.1",
             "reached",
             "For IS, the bounds of eqs. 39 and 40 hold in these runs. They are at least about nine times "
-            "V. Eq. 40 lacks a term for the noise of mini-batches (at least K² σ_L²), so it does not hold "
-            "in general. Eq. 41 inserts eq. 40 into the bound of one step. Eqs. 39 and 40 print the norm "
-            "of a sum where the sum of the norms is meant, as eq. 76 does.",
+            "the variance V. Eq. 40 lacks a term for the noise of mini-batches (at least K² σ_L²), so it "
+            "does not hold in general. Eq. 41 inserts eq. 40 into the bound of one step. Eqs. 39 and 40 "
+            "print the norm of a sum where the sum of the norms is meant.",
             ("delta-theorems",),
         ),
         Row(

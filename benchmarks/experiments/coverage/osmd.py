@@ -31,8 +31,8 @@ _FIGURE_1 = Row(
     "in part",
     "With the data and rates of the text (`osmd-f1`), p hardly moves. With those of the authors' "
     "script, as we read it (`osmd-f-authors`), the claim holds for σ = 3 and 10: Adaptive-OSMD ends at a "
-    "lower loss than uniform sampling, and on average 11 % (σ = 3) and 4 % (σ = 10) above the optimal p. "
-    "At σ = 1 its loss is that of uniform sampling within the spread, 10 % above the optimal p.",
+    "lower loss than uniform sampling, on average 11 % (σ = 3) and 4 % (σ = 10) above that of the optimal "
+    "p. At σ = 1 its loss is that of uniform sampling within the spread, 10 % above that of the optimal p.",
     _F1,
 )
 _FIGURE_2 = Row(
@@ -69,7 +69,7 @@ _LIPSCHITZ = Row(
     "not reached",
     "With 100 times the printed rate, Adaptive-OSMD has .65, .81 and .72 of the regret of the fixed p at ν "
     "= 1, 3 and 10. Each 95 % interval ends below 1, but after the correction for all claims the lead at ν "
-    "= 10 is not shown. The losses are equal within the spread. With the printed rate the regrets are, too.",
+    "= 10 is not shown. The losses are equal within the spread, and so are the regrets at the printed rate.",
     ("osmd-f5",),
 )
 _SIZES = Row(
@@ -408,9 +408,9 @@ LATER = Paper(
             "Algorithm 4",
             "FedAvg with the OSMD sampler",
             "built",
-            "The feedback is the length of the update, whose square line 14 divides by B. This has an "
-            "effect only on the setting `a-max` and on the printed γ. A run goes through the samples of a "
-            "client in random order; line 9 draws each at random. A run ends with the last model.",
+            "Selectors learn from the norm of the update; line 14 divides its square by B. This matters only "
+            "for the setting `a-max` and the printed γ. A run goes through the samples of a client in random "
+            "order; line 9 draws each at random. A run ends with the last model.",
             ("osmd-fedavg",),
             ("osmd:rates=v2",),
             ("local-steps=5", "batch-size=1"),
@@ -588,7 +588,7 @@ LATER = Paper(
             "Appendix E",
             "OSMD with SCAFFOLD",
             "built",
-            "The server keeps the control variates of the clients. The feedback is how far a client's "
+            "The server keeps the control variates of the clients. Selectors learn from how far a client's "
             "local training moves the model.",
             (),
             ("osmd", "adaptive-osmd"),

@@ -21,11 +21,11 @@ selectors, settings and experiments.
 federation on this machine over gRPC; `cohort simulate` takes the same options. FOLDER holds the data files of
 experiments, FILE is a file of yours.
 
-The commands that begin with `cohort up` run with the guard, which no paper has. It clips norms, losses and
-variances that lie far above those of other clients, so that all selectors learn from the clipped values, and
-the aggregate has the clipped updates. With `pow-d`, its variants, `afl`, `oort` and `tifl`, a client rests if
-it was drawn more than twice as often as its share of the data (at least 1/n for n clients) gives. So these
-selectors select less unevenly than in their papers.
+The commands that begin with `cohort up` run with the guard, which no paper has. The guard clips updates,
+norms, losses and variances that lie far above those of other clients, so selectors learn from the clipped
+values. Under `pow-d`, its variants, `afl`, `oort` and `tifl`, a client rests after more than twice the draws
+that correspond to its share of the data (at least 1/n for n clients), so these selectors select more evenly
+than in their papers.
 Add `--set guard=false` for the papers' algorithms. The experiments run without the guard.
 """
 

@@ -103,8 +103,8 @@ PAPER = Paper(
             "MLP with dropout",
             "in part",
             "The experiments on Fashion-MNIST and `poc-mnist-dropout` have dropout. Its rate of .5 is "
-            "ours. The other experiments on MNIST have none, nor do the networks of `tasks`, which runs "
-            "train.",
+            "ours. The other experiments on MNIST, and the networks that runs train (`tasks`), have no "
+            "dropout.",
             ("poc-mnist-dropout", "poc-fashion-mnist"),
         ),
         Row(
@@ -180,9 +180,9 @@ PAPER = Paper(
             "Figure 2(b)",
             "quadratics, 100 clients",
             "in part",
-            "As with 30 clients, pow-d is faster than rand and ends at a higher floor. The paper has a "
-            "lower floor than with 30 clients; this holds for a moderate d (20, which is ours), but for d = "
-            "K the difference is within the spread.",
+            "As with 30 clients, pow-d is faster than rand and ends at a higher floor. In the paper, pow-d's "
+            "floor is lower than with 30 clients. Here this holds for a moderate d (20, which is ours), but "
+            "for d = K the difference is within the spread.",
             ("poc-quadratic-100",),
         ),
         Row(
@@ -209,9 +209,9 @@ PAPER = Paper(
             "With one client a round, d = 10m reaches a loss of .7 in .42 (95 % interval .32 to .55) of "
             "rand's rounds (the paper: a third) and has a higher floor, as claimed. d = 2m needs .44 (the "
             "paper: half), but its last loss is below rand's. The paper says that adapow-d reaches rand's "
-            "minimum 3 times as fast. To within 5 % of rand's last loss it needs .8 (.7 to .9) of rand's "
-            "rounds: this is from a rerun of the 20 seeds, since the data file has no such column. With "
-            "three clients a round, d = 10m is not faster than rand. The 800 rounds are ours.",
+            "minimum 3 times as fast. Here adapow-d comes within 5 % of rand's last loss in .8 (.7 to .9) of "
+            "rand's rounds; a rerun of the 20 seeds gave this number, which the data file does not have. "
+            "With three clients a round, d = 10m is not faster than rand. The 800 rounds are ours.",
             ("poc-synthetic",),
         ),
         Row(

@@ -30,7 +30,7 @@ class Row:
     status : Status
         See `MEANINGS`. The status of an experiment is its verdict in docs/results.md.
     why : str
-        The reason for the status, in one sentence.
+        The reason for the status.
     experiments : tuple of str
         Names in the registry of experiments.
     selectors : tuple of str

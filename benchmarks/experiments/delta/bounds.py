@@ -31,9 +31,9 @@ class Constants(NamedTuple):
 def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the factor
-    1/m² is 1/(mn) in the terms of the local steps: α1, and 5 K L η_L of α2. So Φ̃ is larger, although draws
-    without replacement have less variance.
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms of
+    α1 and of α2's summand 5 K L η_L have 1/(mn) instead of 1/m². This makes Φ̃ larger, although draws without
+    replacement have less variance.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def delta_gain(of: Constants, diversities: Floats, variances: Floats) -> float:
 
 
 def is_gain(norms: Floats) -> float:
-    """Return the ratio >= 1 of eq. 78: the second moment of uniform sampling's estimate over that of IS."""
+    """Return eq. 78's ratio >= 1 of second moments: the estimate of uniform sampling over that of IS."""
     return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
 
 
@@ -112,9 +112,8 @@ def crude_variances(
         eqs. 39 and 77:  K² G²
         eq. 40:          K² σ_G² + K² (A² + 1) ||∇f||²
 
-    Eq. 40 leaves out the noise of mini-batches: its middle expression has stochastic gradients, and
-    Assumption 3 bounds exact ones. Eqs. 39 and 40 print the norm of a sum where the sum of the norms is
-    meant, as eq. 76 does.
+    Eq. 40 leaves out the noise of mini-batches: it applies Assumption 3, which bounds exact gradients, to
+    stochastic ones. Eqs. 39, 40 and 76 print the norm of a sum where the sum of the norms is meant.
 
     Parameters
     ----------
@@ -140,8 +139,8 @@ def is_margin(of: Constants, excess: float) -> float:
     Raises
     ------
     ValueError
-        If the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The second condition is the one
-        that the proof needs (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
+        If the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof needs the second
+        condition (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 10 * reach**2 * (excess + 1) - of.global_rate * reach * (excess + 1) / (2 * of.selected)
@@ -154,8 +153,8 @@ def delta_margin(of: Constants, p: Floats, excess: float) -> float:
     Raises
     ------
     ValueError
-        If the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The first condition is Lemma
-        E.8's, which the proof uses and Theorem 3.5 does not print. The third is, as in the proof,
+        If the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof takes the first
+        condition from Lemma E.8; Theorem 3.5 does not print it. The third condition is the proof's
         η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and
         with 1/n for 1/m; the proof's last line has K L inside the first root.
     """
@@ -190,10 +189,10 @@ def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: fl
 
 
 def delta_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
-    """Return Theorem 3.5's bound: twice eq. 62, as eq. 48 has it; so the theorem's c is half of eq. 60's `c`.
+    """Return Theorem 3.5's bound: twice eq. 62 (see eq. 48), so the theorem's c is half of eq. 60's `c`.
 
-    The theorem has the factor 2. Eqs. 6, 8 and 44 print + χ². By Lemma C.2 (eq. 21) the sign is minus,
-    E||∇f||² = E||∇f̃||² - χ². Then eq. 62 bounds the gradient without the factor 2.
+    The factor 2 is not needed. Eqs. 6, 8 and 44 print + χ², but E||∇f||² = E||∇f̃||² - χ² by Lemma C.2
+    (eq. 21), so eq. 62 alone bounds the gradient.
 
     The parameters are those of `is_bound`.
     """

@@ -50,7 +50,7 @@ CLIENTS, DIMENSION, START = 20, 10, 3.0
 """m, d, and every entry of x_0."""
 RUN = bounds.Constants(smoothness=1.0, local_rate=0.005, global_rate=1.0, steps=5, selected=5)
 EXCESS = 1.0
-"""A² of Assumption 3: ||∇F_i||² = ||∇f + (∇F_i - ∇f)||² <= 2 ||∇f||² + σ_G², where σ_G² = 2 max_i ζ_i²."""
+"""A² of Assumption 3: ||∇F_i||² <= 2 ||∇f||² + σ_G², where σ_G² = 2 max_i ζ_i²."""
 
 
 class Quadratics(NamedTuple):
@@ -147,7 +147,7 @@ def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
             c = bounds.is_margin(RUN, EXCESS)
             limits["Theorem D.1"].append(bounds.is_bound(RUN, c, t, gap, term))
             so_far = run.reciprocals[:t]
-            mean = 1 / so_far.mean(axis=0)  # Φ̃ is linear in 1/p, so this p has the mean Φ̃ of the rounds
+            mean = 1 / so_far.mean(axis=0)  # Φ̃ is linear in 1/p, so this p gives the mean Φ̃ of the rounds
             term = bounds.phi_tilde(RUN, mean, zeta, sigma, True)
             worst = 1 / so_far[so_far.sum(axis=1).argmax()]  # c must hold in each round
             c = bounds.delta_margin(RUN, worst, EXCESS)

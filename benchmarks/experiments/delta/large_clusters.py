@@ -17,11 +17,10 @@ from strategies.selectors.delta.cluster_is import ClusterISSelector
 class LargeClustersSelector(ClusterISSelector):
     """Selects as `cluster-is`, but in the second half of the rounds omits the cluster of smallest norms.
 
-    The paper replaces the clients of that cluster with clients of the other one, after 250 of 500 rounds, so
-    that the number of selected clients stays the same. Here all draws of these rounds are from the other
-    clusters, and the aggregate estimates the mean over these clusters only, so it is biased. Clusters are
-    made anew in each round, from the norms of each client's last participation. So a client that is left out
-    returns once the other norms have fallen so far that its norm is nearer to the centre of large norms.
+    After 250 of 500 rounds, the paper replaces the clients of that cluster with clients of the other cluster.
+    Here the draws of the second half are from the other clusters, and the aggregate estimates the mean over
+    these clusters only, so it is biased. Clusters are made anew in each round, from the norms of each
+    client's last participation. So an omitted client can return after the other norms have fallen.
     """
 
     name = "large-clusters-is"
@@ -40,9 +39,9 @@ class LargeClustersSelector(ClusterISSelector):
         return super()._select(context)
 
     def _large(self, clients: Ints) -> Ints:
-        """Return the clients that are not in the known cluster of smallest norms; all if it is the only one.
+        """Return the clients outside the cluster of smallest known norms; all if there is only one.
 
-        Clients without a known norm are a cluster of their own, which is not left out.
+        Clients without a known norm are a cluster of their own, which is never omitted.
         """
         clusters = self._split(clients)
         known = [members for members in clusters if self._norms[clients[members[0]]] >= 0]

@@ -1,7 +1,7 @@
 """DELTA's Table 2 on MNIST with the paper's network, clients and rounds: needs a GPU.
 
-`training` has the training, the selectors and the paper's terms. The paper has Fashion-MNIST, whose images
-have the shape of MNIST's, and which was not available here (`other_data`).
+`training` has the training, the selectors and the paper's terms. The paper uses Fashion-MNIST, which was not
+available here (`other_data`); its images have MNIST's shape.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DELTA's regression under gradient noise: figures 4 and 9 to 13.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices G, H.2 and H.3. In figures 9 and 10 the paper has gradients on image data; here they
-are the gradients of this regression. `synthetic` explains the names of the methods. The clients fit (A, b) in
-y = log((A x - b)²/2) by local SGD. The local variance σ² of eq. 13 is the variance of the noise of one step.
+section 5 and appendices G, H.2 and H.3. `synthetic` explains the names of the methods. The clients fit (A, b)
+in y = log((A x - b)²/2) by local SGD. The paper's figures 9 and 10 show gradients on image data; here they
+show the gradients of this regression.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Regression(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+    """A row of the tables: the name of a selector, and keyword arguments for it."""
 
     selector: str
     settings: Mapping[str, Any] = {}
@@ -55,7 +55,7 @@ REGRESSION_METHODS = {
     "DELTA": Method("delta"),
     "Power-of-Choice": Method("pow-d"),
 }
-"""The first row is the one with which the error² of all other rows is compared."""
+"""The error² of each row is compared with that of the first row."""
 EXTREMES_METHODS = {
     "practical IS": (Method("prac-is"), "norm"),
     "practical DELTA": (Method("prac-delta"), "diversity"),
@@ -83,8 +83,7 @@ def make_regression(
 ) -> Regression:
     """Draw clients with samples x ~ b/A + U(0.15, 1.15) and noise levels ~ U(0, 2ν), where ν is `noise`.
 
-    For the `optimum` (A, b) = (10, 1) this is x ~ U(0.25, 1.25), and for (8, 2) it is x ~ U(0.4, 1.4). So the
-    range of x does not contain the pole of y at x = b/A.
+    For the `optimum` (A, b) = (10, 1) this is x ~ U(0.25, 1.25), and for (8, 2) it is x ~ U(0.4, 1.4).
     """
     rng = np.random.default_rng(seed)
     (a, b), low = optimum, optimum[1] / optimum[0] + OFF_POLE
@@ -131,8 +130,8 @@ class Run(NamedTuple):
     norms, diversities : ndarray, shape (T, 2)
         The largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
     growths : ndarray, shape (2, T)
-        The largest quotient, over the clients, of ||g_i|| and the ||g_i|| of the last round in which client i
-        was selected; and the same for ||g_i - mean g||. NaN in the first round.
+        The largest ratio, over the clients i, of ||g_i|| to its value in the last round in which client i was
+        selected; and the same for ||g_i - mean g||. NaN in the first round.
     """
 
     losses: Floats
@@ -143,7 +142,7 @@ class Run(NamedTuple):
 
 
 def make_selector(method: Method, num_clients: int, seed: int) -> Selector:
-    """Return a selector of 10 clients a round. DELTA gets the number of local steps, as eq. 13 needs it."""
+    """Return a selector of 10 clients a round. DELTA gets the number of local steps, which eq. 13 needs."""
     settings = {"local_steps": LOCAL_STEPS} if method.selector in ("delta", "prac-delta") else {}
     return create(
         method.selector, num_clients, clients_per_round=10, seed=seed, **settings, **method.settings

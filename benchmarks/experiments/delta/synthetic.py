@@ -18,7 +18,7 @@ from strategies.selectors import Feedback, Selection, Selector, create
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""
 NO_FLOOR = 1e-9
-"""The `floor` that stands for no floor, as in the paper. It must be positive, but changes no result here."""
+"""The `floor` in place of the paper's 0: it must be positive, but changes no result here."""
 
 
 def _settings(name: str, **settings: Any) -> dict[str, Any]:
@@ -29,8 +29,7 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
 def reports_of(g: Floats, variances: Floats | float = 0.0) -> dict[str, Floats]:
     """Return the reports of M clients with the updates g (M, d).
 
-    `variances` (M,) are the reported variances of a gradient between mini-batches, or one for all clients. It
-    is 0 if gradients have no noise, as in the toy.
+    `variances` (M,) are the reported variances of a gradient between mini-batches, or one number for all.
     """
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
@@ -52,8 +51,8 @@ def poll_and_select(selector: Selector, round: int, reports: Mapping[str, Floats
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
     """Return the probabilities q (M,) with which a selector draws if it knows the updates g (M, d).
 
-    A selection has the probabilities of the selected clients only. So rounds are played until each client has
-    been selected once.
+    A selection has only the probabilities of its clients, so rounds are played until each client has been
+    selected once.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
@@ -80,10 +79,7 @@ def estimate_variance(g: Floats, q: Floats, k: int) -> float:
 TOY = np.array([[2.0, 2.0], [4.0, 1.0], [6.0, -3.0]])
 """The gradients (3, 2) of the three clients at the model (1, 1)."""
 PAIRS = {"FedAvg": [0, 1], "IS": [1, 2], "DELTA": [0, 2]}
-"""The pair of clients that the paper assumes for each method.
-
-FedAvg has the first two clients, IS the two with the largest norms, and DELTA the two most diverse ones.
-"""
+"""The paper assumes these pairs: the first two clients, the largest norms, the greatest diversity."""
 
 
 def _successive(q: Floats) -> dict[tuple[int, int], float]:
@@ -143,9 +139,9 @@ def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings
 def updates_with_common_part(
     rng: np.random.Generator, num_clients: int = 50, dimension: int = 20
 ) -> dict[str, Floats]:
-    """Return the updates (M, d) of each case: each client's own part plus a part that all have in common.
+    """Return the updates (M, d) of each case: each client's own part plus a part common to all clients.
 
-    The norm of a client's own part is about sqrt(d), and the norm of the common part is a multiple of that.
+    The norm of a client's own part is about sqrt(d), and the norm of the common part is a multiple of it.
     """
     own = rng.normal(size=(num_clients, dimension))
     heavy = own * rng.lognormal(0, 1, (num_clients, 1)) + 1

@@ -1,47 +1,49 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. In the paper n of m clients train in a round. Here these numbers
-are K and M. `mnist`, `mnist_cnn` and `other_data` have the experiments.
+section 5 and appendices B.2, H.2 and H.3. `mnist`, `mnist_cnn` and `other_data` have the experiments. All
+selectors of a seed share the data, the initial model and each client's mini-batches.
 
-The paper's terms have the following meanings in this module:
+=====================  =======================================================================================
+the paper              here
+=====================  =======================================================================================
+n of m clients         K of M clients
+FedAvg                 `md`, which draws clients in proportion to their data
+FedPracDELTA           `prac-delta`
+FedPracIS              `prac-is`
+FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; not in the tables
+Cluster-based IS       `cluster-is` with two centres, from the norms of each client's last participation
+Power-of-Choice        `pow-d` with d = 2K candidates, drawn in proportion to data
+non-iid                a client's class proportions ~ Dir(α p), where p are the shares of the classes in the
+                       data, as in Hsu et al. 2019, to whom the paper refers; α = 0.5 unless an experiment
+                       gives another value; equally many images for each client
+momentum               on the server: Flower's FedAvgM, γ = 0.9
+proximal               FedProx's term, μ = 0.01
+Adagrad, Adam          Flower's FedAdagrad and FedAdam, η = 0.01
+FedVARP                with the selector's weights, so unbiased (`strategies.rounds.control_variates`)
+Acc                    mean of the five best measured test accuracies of the whole run (figure 2: ten best)
+rounds to a threshold  the first measured round with an accuracy at or above the threshold
+=====================  =======================================================================================
 
-- **FedAvg** is `md`, which draws clients in proportion to their data. **FedPracDELTA** is `prac-delta`,
-  **FedPracIS** is `prac-is`, **Cluster-based IS** is `cluster-is` with two centres, and **Power-of-Choice**
-  is `pow-d` with d = 2K, whose candidates are drawn in proportion to data (in the paper "randomly from all
-  clients", which is the same unless sizes differ, as in `delta-split`). **FedIS** and **FedDELTA** know all
-  clients' updates before each round. They are `fed-is` and `delta`, for which all clients train in every
-  round. The tables run the practical forms only. The paper's Tables 4 to 7 and 9 name FedIS and DELTA, and do
-  not say whether these know all updates. (Nor does Table 8, but it repeats numbers of Table 2's practical
-  forms.)
-- **Cluster-based IS** uses the norm of each client's last participation. The paper does not say whether its
-  clusters are made from these norms, or from all clients' norms in the current round.
-- All selectors but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and
-  has the weight of two draws. The paper's theorems treat draws with and without replacement, and the paper
-  does not say which its experiments use.
-- Three defaults of the **importance samplers** differ from the paper: a tenth of their draws is uniform; the
-  diversities of `delta` and `prac-delta` are divided by the number of local steps; and those of `prac-delta`
-  are distances from the mean with the weights of the round, instead of the plain mean.
-- **non-iid**: each client draws its classes from its own proportions ~ Dir(α p), where p are the shares of
-  the classes in the data, as in Hsu et al. 2019, to whom the paper refers. So with ten classes, α = 0.5 is a
-  parameter of 0.05 for each class, and on average four fifths of a client's images are of one class. Many
-  other papers use the parameter α for each class. Then, with α = 0.5, two fifths of a client's images are of
-  one class. The paper does not say which form it uses. Here α is 0.5 unless an experiment gives another
-  value. All clients have equally many images, since the paper weights clients equally.
-- **momentum** is on the server (Flower's FedAvgM, γ = 0.9). The paper does not say where its momentum is. The
-  method that the paper cites has momentum on the clients.
-- **proximal** is FedProx's term with μ = 0.01. **Adagrad** and **Adam** are FedAdagrad and FedAdam with
-  η = 0.01.
-- **FedVARP** uses the selector's weights, so that the aggregate is unbiased
-  (`strategies.rounds.control_variates`). In the paper the selected clients renew their stored updates, and
-  the aggregate is the plain mean of all stored updates. Selectors learn from the norms and diversities of the
-  updates minus the stored updates; in the paper, from those of the updates themselves.
-- **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
-  best measurements of the whole run, and figure 2 shows the mean of the ten best. The paper takes the five
-  best from the plateau at the end of the run: in Table 2, from the last 4 % of the rounds.
-- **Rounds to a threshold** is the first measured round with an accuracy at or above the threshold.
+The paper does not say:
 
-All selectors of a seed share the data, the initial model and each client's mini-batches.
+- whether FedIS and FedDELTA know all updates in Tables 4 to 7 and 9 (Table 8 repeats Table 2, which has the
+  practical forms);
+- whether Cluster-based IS uses the norms of the last participation, or all norms of the current round;
+- whether clients are drawn with replacement. Here all selectors but Power-of-Choice draw with replacement; a
+  client that is drawn twice trains once, and has the weight of two draws;
+- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, 4/5
+  of a client's images are of one class on average with Dir(α p), and 2/5 otherwise;
+- whether the server or the clients apply the momentum (in the method that the paper cites, the clients).
+
+What the paper does, and this module does not:
+
+- Power-of-Choice draws its candidates "randomly from all clients"; here this is so only if sizes are equal.
+- The importance samplers make no uniform draws (here a tenth is uniform), do not divide diversities by the
+  number of local steps, and measure them from the plain mean (here `prac-delta` from the weighted mean).
+- FedVARP's aggregate is the plain mean of all stored updates, which the selected clients renew. Selectors
+  learn from the updates (here from the updates minus the stored updates).
+- Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ FORM_OF_ALPHA = (
 
 
 class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+    """A row of the tables: the name of a selector, and keyword arguments for it."""
 
     selector: str
     settings: Mapping[str, Any] = {}

@@ -27,8 +27,7 @@ def trace_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> In
 
     All groups have equally many clients. On average, half of the clients are available in the group with the
     largest mean; in the other groups, the share is proportional to the mean. A client is available in a round
-    if it is available when the round begins. (In the paper and in `table_1`, it is available in a round if it
-    is available in any part of the hour.)
+    if it is available when the round begins (in the paper and in `table_1`: in any part of the round).
     """
     per_group = max(1, 200 // means.size)
     groups = np.repeat(np.arange(means.size), per_group)
@@ -54,10 +53,9 @@ def sessions(
 ) -> list[tuple[int, float, float]]:
     """Draw a synthetic trace: sorted rows (client, start, end), one for each session of a client.
 
-    A client is available during its sessions. Times are in rounds. A session has a lognormal length (median
-    1.5 rounds, σ = 0.8). The mean pause between two sessions follows from the share of the time in which the
-    client's group is available. It is three times as long at night as at noon. Each group has a time zone of
-    its own.
+    Times are in rounds. A session has a lognormal length (median 1.5 rounds, σ = 0.8). The mean pause between
+    two sessions follows from the group's share of the time, and is three times as long at night as at noon.
+    Each group has a time zone of its own.
 
     Parameters
     ----------

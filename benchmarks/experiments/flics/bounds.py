@@ -8,12 +8,12 @@ Where the paper is silent or contradicts itself:
 - **σ_G²**: no assumption defines it. Here it is a bound of ||∇F_j - ∇f||².
 - **Σ**: Theorem 1 calls it the correlation matrix of the groups' numbers of participants, Lemma 6 their
   covariance matrix. The proof uses the covariance, and so does this module.
-- **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. The bound is used for
-  squared norms, so here ||g||² <= G².
+- **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. Here ||g||² <= G², as
+  the proof uses it.
 - **Learning rates**: Theorem 1 prints no condition. The proof prints η η_L < 1/(T_L L), without ε̂.
-- **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)), which Lemmas 5 and 7 have with a
-  plus, and which must be at most 0. The probability in the text after eq. 7 must be 1 - δ. Assumption 2
-  prints v for w.
+- **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)); Lemmas 5 and 7 have this term with
+  a plus, and the term in brackets must be at most 0. The probability in the text after eq. 7 must be 1 - δ.
+  Assumption 2 prints v for w.
 - **η**: Theorem 1's server step has no η, but its bound, Corollary 1.1 and the proof (eq. 9) have one. Here
   the step is η times the aggregate, as in the proof.
 """
@@ -100,7 +100,7 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 def around_eq_7(
     shares: Floats, estimates: Floats, final: Floats, clients: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return three arrays (T,): the lower bound of the right side of eq. 7, this right side, its upper bound.
+    """Return three arrays (T,): the right side of eq. 7 between its lower and its upper bound.
 
     The bounds are those in the text after eq. 7:
     (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
@@ -125,9 +125,9 @@ def around_eq_7(
 def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
     """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
 
-    As printed, the last term of C is a sum over T rounds. By the proof, which divides by T, it is a mean; and
-    the printed t_L is T_L. The factor σ_L² + G² is as printed in section III and at the end of the
-    proof; the theorem in appendix B lacks it, and the sum of T_L gradients would need T_L σ_L² + T_L² G².
+    The last term of C is printed as a sum over T rounds, but the proof divides by T. The printed t_L is T_L.
+    Section III and the end of the proof print the factor σ_L² + G²; the theorem in appendix B lacks it. The
+    sum of T_L gradients would need T_L σ_L² + T_L² G².
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Theorem 1. `bounds` has the bound. Group j has the loss F_j(w) = ||w - θ_j||²/2 with d = 10
-parameters. Its clients make local steps with noisy gradients. The losses are quadratic, so the clients'
-models after a round are known in closed form up to the noise.
+parameters. Its clients make local steps with noisy gradients; their models after a round are known in closed
+form up to the noise.
 """
 
 from __future__ import annotations

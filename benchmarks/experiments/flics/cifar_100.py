@@ -3,16 +3,16 @@
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", section IV. The data were not available here, so this experiment has no results yet.
 
-As in the paper, each client draws its samples by a sparse multinomial distribution over the 20 coarse labels,
-and the coarse label with the largest probability is its group. Each client's distribution is drawn from
-Dir(0.1), and there are 500 clients with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021,
-to which the paper refers. (There the fine labels follow a second Dirichlet distribution, and images are
-cropped and flipped; here fine labels are uniform, and images are whole.) The paper does not give the groups'
-weights p: here a group's weight is its share of the clients. The accuracy in the table is the unweighted mean
-over the groups. The paper has 10,000 rounds, and its appendix, which we do not have, has the parameters of
-the processes. We chose them: a group has about 25 clients, and the mean number of available clients rises
-geometrically from 1 in the first group (4 for the process "uniform") to 20 in the last. In `table_1` it rises
-to 100.
+- **Clients**: 500 with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021, to which the
+  paper refers. Each client draws coarse labels by its own distribution ~ Dir(0.1). (There the fine labels
+  follow a second Dirichlet distribution, and images are cropped and flipped; here fine labels are uniform,
+  and images are whole.)
+- **Groups**: a client's group is its most probable coarse label. The paper does not give the weights p: here
+  a group's weight is its share of the clients. The accuracy in the table is the unweighted mean over the
+  groups.
+- **Availability**: the paper's parameters are in an appendix that we do not have. Here a group has about 25
+  clients, and the mean number of available clients rises geometrically from 1 in the first group (4 for the
+  process "uniform") to 20 in the last (100 in `table_1`).
 """
 
 from __future__ import annotations

@@ -41,16 +41,14 @@ def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.A
 def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
     """Return the solution s of OffVar (eq. 8): the best mean rates if all rounds are known beforehand.
 
-    The paper's OffVar also demands r_min <= s_j of every group. This demand is left out here, and in FLICS
-    too, so the two are compared without r_min.
+    The paper's OffVar also demands r_min <= s_j of every group. Here neither OffVar nor FLICS has r_min.
 
-    The solution is exact and needs no numerical solver, but all sets of groups are enumerated. Mean rates s
-    are possible if, for all sets A of groups, ``sum_{j in A} s_j <= f(A)`` with
-    ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These s are a polymatroid. On a polymatroid
-    sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending order, are lexicographically largest
-    (Fujishige, "Lexicographically optimal base of a polymatroid", 1980). So all groups in the set A with the
-    lowest f(A)/p(A), where p(A) is the sum of the p_j in A, have this ratio as their level. Then the levels
-    of the other groups are found in the same way, with the first groups fixed.
+    The solution is exact, but all sets of groups are enumerated. Mean rates s are possible if, for all sets A
+    of groups, ``sum_{j in A} s_j <= f(A)`` with ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These
+    s are a polymatroid. On a polymatroid sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending
+    order, are lexicographically largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980).
+    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of its p_j. This ratio is the level of
+    all groups in A. The levels of the other groups are found in the same way, with those of A fixed.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. CIFAR-100 and its ResNet are omitted.
+Constraints", section IV. `cifar_100` has the table's columns for CIFAR-100.
 """
 
 import logging
@@ -69,10 +69,9 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
     """Return the availability of the clients in a row of the table.
 
     "trace, random" and "trace, correlated" stand for the paper's real-random and real-correlated. In the
-    first, the recorded clients of a synthetic trace are assigned to the clients at random. In the second, the
-    recorded clients, sorted by availability, are cut into thirds, and whole groups are assigned to them: the
-    first three groups to the third with the lowest availability, the next four to the second, and the last
-    three to the third. In the paper each third has equally many groups, which is impossible for 10 groups.
+    first, each client gets a random recorded client of a synthetic trace. In the second, the recorded clients
+    are cut into thirds of low, medium and high availability; the first three groups get the low third, the
+    next four the medium, and the last three the high. The paper has equally many groups in each third.
     """
     assert data.groups is not None
     if row in COUNTS:
@@ -119,9 +118,9 @@ def synthetic(seed: int) -> Problem:
 
     The samples of group j = 1, ..., 10 are x ~ N(μ_j, j^-1.2 I) with μ_j ~ N(B_j, I) and B_j ~ N(0, 0.5). The
     label of x is the index of the largest entry of x W_j + b_j. The entries of W_j and b_j are N(0, 0.5); the
-    paper does not say what b_j is. It prints softmax(w_j x) + b_j, with b_j outside the softmax. Here b_j is
-    inside, as in the Synthetic data of Li et al. (FedProx). Outside, a third to a half of the labels would
-    differ. Each group has 200 test samples of its own; we chose this number.
+    paper does not define b_j. The paper prints softmax(w_j x) + b_j; here b_j is inside the softmax, as in
+    the Synthetic data of Li et al. (FedProx). With b_j outside, a third to a half of the labels would differ.
+    Each group has 200 test samples of its own; we chose this number.
     """
     rng = np.random.default_rng((seed, 0))
     sd = 0.5**0.5
@@ -153,8 +152,8 @@ IMAGE_CLIENTS, SIDE, HIDDEN = 2000, 28, 32
 def digits(path: Path, seed: int) -> Problem:
     """Distribute the digits of MNIST or FEMNIST over clients in ten groups.
 
-    A client of group k holds images of the digits k and k + 1 modulo 10. The name of the file `path` says
-    which data set it holds. The test samples are all test images of each digit in the file.
+    A client of group k holds images of the digits k and k + 1 modulo 10. The file's name tells the data set.
+    The test samples are all test images of each digit in the file.
     """
     halves = datasets.load(path.stem, str(path))
 

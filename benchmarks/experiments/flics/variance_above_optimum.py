@@ -16,8 +16,8 @@ NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
 """Mean number of available clients of each group. The process "trace" uses only their ratios.
 
-The process "uniform" has 1 client of the first group in every round, and 1 or 2 of the second. The paper's
-uniform availability always fills the quotas K p_j, which are 2 for K = 20; `table_1` starts at a mean of 4.
+The paper's uniform availability always fills the quotas K p_j, which are 2 for K = 20. Here the process
+"uniform" has 1 client of the first group in every round, and 1 or 2 of the second; `table_1` fills quotas.
 """
 SHARES = np.full(NUM_GROUPS, 1 / NUM_GROUPS)
 """The groups' weights p in the objective, which sum to 1."""

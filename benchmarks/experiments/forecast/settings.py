@@ -56,7 +56,7 @@ def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: flo
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Multiply a constant per client by noise, with Pareto exponents `clients` and `noise`; inf: all 1."""
+    """Multiply Pareto(`clients`) numbers, one per client, by Pareto(`noise`) noise; exponent inf: all 1."""
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
     return Stream(np.ones(m), norms)

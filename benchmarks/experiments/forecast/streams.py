@@ -1,8 +1,7 @@
 """Synthetic streams of update norms, and the experiment that compares `forecast` with other samplers on them.
 
-A stream has the norm of every client in every round. The norms do not depend on who is selected, so all
-samplers play the same stream. The measure of a sampler is its cumulative regret, see
-`benchmarks.experiments.regret`. All results are functions of the seed.
+A stream has the norm of every client in every round. The norms do not depend on the selection, so all
+samplers play the same stream. Samplers are compared by cumulative regret (`benchmarks.experiments.regret`).
 """
 
 from collections.abc import Callable

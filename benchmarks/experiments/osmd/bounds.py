@@ -64,7 +64,7 @@ def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> floa
     """Return the term that Theorems 1 (v1) and 6 (v2) add for a comparator with probabilities below α/M.
 
     It is 8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
-    Theorem 6 prints a further factor 1/K before the second sum. It is left out, since l_t has 1/K already.
+    Theorem 6 prints a further factor 1/K before the second sum, although l_t has this factor already.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ def doubling_regret(
     at, rounds, largest, variation
         See `best_rate_regret`.
     experts : int
-        E. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block is at most as large. It
-        also gives a bound, since no block has more experts than the last.
+        E. The paper takes eq. 14 (v1) for T rounds. The E of the last block suffices, which is at most as
+        large, because no block has more experts.
     excess : float
         C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
     """
@@ -193,9 +193,9 @@ class Heterogeneity(NamedTuple):
 def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: int = 3000) -> Heterogeneity:
     """Return ζ² over W models.
 
-    ζ_fix² is min_p max_w V(p, w). For weights ω >= 0 of the models with sum 1, the p that minimises the mean
-    of V is in proportion to the root of the mean of ||∇F_m||². The weights ascend multiplicatively towards
-    the models with the largest V, and the best of all p on the way counts.
+    ζ_fix² is min_p max_w V(p, w). Given weights ω >= 0 of the models, with sum 1, the p that minimises the
+    weighted mean of V is proportional to the root of the weighted mean of ||∇F_m||². A multiplicative ascent
+    moves ω towards the models with the largest V; the best p on the way is returned.
 
     Parameters
     ----------
@@ -256,10 +256,10 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
 
         2 D^F/(T μ) + L μ (2 σ²/(K B M²) sum_m 1/q_m + 2 ζ²/K + D-Regret_T(q)/T)
 
-    The proof replaces sum 1/q_m by its bound M²/α. With the best fixed q >= α/M, ζ² is ζ_1² (v1) or ζ_fix²
-    (v2); with the uniform q it is ζ_0² or ζ_unif², and for uniform sampling the regret is 0. Theorem 2 gives
-    the best μ, and leaves out the constants; so do R_0 to R_2. With the bound of the regret in place of the
-    regret, this is the bound of Theorems 4 and 9 (v2).
+    The proof replaces sum 1/q_m by its bound M²/α. ζ² is ζ_1² (v1) or ζ_fix² (v2) for the best fixed
+    q >= α/M, and ζ_0² or ζ_unif² for the uniform q, against which uniform sampling has no regret. Theorem 2
+    and R_0 to R_2 take the best μ and leave out the constants. With a bound of the regret as `regret`, this
+    is the bound of Theorems 4 and 9 (v2).
 
     Parameters
     ----------
@@ -289,17 +289,15 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
 def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: float, regret: float) -> float:
     """Return the bound of the mean of E||∇F(w_t)||² over T rounds of FedAvg, from the proof of Theorem 5.
 
-    It is eq. 46, with α = M min_m q_m, and with μ for the product of the global step size, which is at least
-    1, and the local one::
+    It is eq. 46 with α = M min_m q_m. μ is the product of the global step size (>= 1) and the local one::
 
         8 D^F/(T μ B) + 8 (4 + 2/α) (μ B L)² (ζ_unif² + σ²/(2B))
                       + 4 μ B L (2 ζ²/K + σ²/(K B M²) sum_m 1/q_m + D-Regret_T(q)/(T B))
 
-    The proof replaces sum 1/q_m by its bound M²/α. With the uniform q, for which ζ² is ζ_unif² and uniform
-    sampling has no regret, this is R_unif of section 4.2 with constants. With the bound of the regret in
-    place of the regret, it is the bound of Theorems 5 and 9. Theorem 5 leaves out the constants, and in its
-    last term the factor M G²/(K α³), which the proof has in eq. 47. The proofs of Theorems 4 and 5 use the
-    halved regret of eq. 21; here the regret is whole, see `best_rate_regret`.
+    The proof replaces sum 1/q_m by its bound M²/α. For the uniform q and uniform sampling, which then has no
+    regret, this is R_unif of section 4.2 with constants. With a bound of the regret as `regret`, it is the
+    bound of Theorems 5 and 9. Theorem 5 leaves out the constants and the factor M G²/(K α³) of its last term
+    (eq. 47). The proofs of Theorems 4 and 5 use eq. 21, which is half of `best_rate_regret`.
 
     Parameters
     ----------

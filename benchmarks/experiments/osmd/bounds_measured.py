@@ -1,4 +1,4 @@
-"""Compares the OSMD paper's bounds with the measured regret, heterogeneity and gradient, in appendix F.
+"""Compares the OSMD paper's bounds with the regret, heterogeneity and gradient on the problem of appendix F.
 
 `bounds` has the bounds, `least_squares` the problem and the training.
 """
@@ -241,9 +241,9 @@ def _gradient_bounds(
 ) -> dict[str, float]:
     """Return the mean squared gradient of a run and its bounds: column of the table -> value.
 
-    `best` (M,) is the best fixed p, and `name` the selector's name. With `local_rate`, the run is one of
-    `train_fedavg` with this step size, and `a_max` bounds the a of Algorithm 4; else it is one of `train`.
-    With `full`, the run had full gradients, so σ is 0.
+    `best` (M,) is the best fixed p, and `name` the selector's name. With a `local_rate`, `train_fedavg` ran
+    with this step size, and `a_max` bounds the a of Algorithm 4; else `train` ran. With `full`, the run had
+    full gradients, so σ is 0.
     """
     rounds = len(track.loss)
     x, y = problem.x.reshape(-1, problem.x.shape[2]), problem.y.ravel()
@@ -342,8 +342,8 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
     ν is the strong convexity of F, and t counts the rounds from 1. The gap is that of the mean of the models
-    before each round, weighted by t. The bound is 2/(ν T (T + 1)) sum_t l_t(p_t). The squared aggregate has
-    the mean l_t(p_t) for one draw; for K draws it has (1 - 1/K) ||∇F||² more, which eq. 5 leaves out.
+    before the rounds, with the weights t. The bound is 2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared
+    aggregate is l_t(p_t) for one draw; for K draws it is larger by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
     """
     n = problem.y.shape[1]
     hessians = problem.x.transpose(0, 2, 1) @ problem.x / n

@@ -1,9 +1,9 @@
 """The problems and the training of the OSMD paper's appendix F: regression by SGD, FedAvg or SCAFFOLD.
 
-All trials of a comparison are trained side by side. They share the data and the mini-batches. If the seeds of
-their selectors are equal, they also share the random numbers of the draws. One matrix product computes the
-gradients of all clients at the models of all trials. So every client's gradient is known, even if the client
-is not selected, and the regret of a trial can be computed. In shapes, A is the number of trials.
+All trials of a comparison are trained side by side on the same data and mini-batches. If the seeds of their
+selectors are equal, they also share the random numbers of the draws. One matrix product computes the
+gradients of all clients at the models of all trials, so the regret of each trial is known. In shapes, A is
+the number of trials.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from strategies.selectors import Selection, Selector
 class Problem(NamedTuple):
     """Clients with n samples each of y = <w*, x> + noise, and with the weight λ_m = 1/M each.
 
-    The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. By misprints, the paper's L_m
-    has no sum over the samples i, and has w* for w, as has its gradient step. The model w starts at 0.
+    The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. The model w starts at 0.
+    Misprints: the paper's L_m lacks the sum over the samples i, and L_m and the gradient step have w* for w.
 
     Attributes
     ----------
@@ -208,8 +208,8 @@ def _batches(
 ) -> tuple[Floats, Floats]:
     """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size).
 
-    Without replacement, and if `size` is the number of a client's samples, all samples are returned, without
-    drawing random numbers. They give full gradients.
+    If `size` is the number of a client's samples, draws without replacement return all samples, which give
+    full gradients, and use no random numbers.
     """
     m, n, _ = problem.x.shape
     every = np.arange(m)[:, None]
@@ -256,8 +256,8 @@ def train(
     clients_per_round, num_rounds, batch_size : int
         K, T and the number of samples in a mini-batch.
     replacement : bool (default: True)
-        Whether a client draws its mini-batch with replacement, as in the paper, whose samples ξ of a
-        mini-batch are i.i.d. The experiment `report-noise` is without replacement.
+        Whether a client draws its mini-batch with replacement, as in the paper (its samples ξ are i.i.d.).
+        The experiment `report-noise` draws without replacement.
     summed : bool (default: False)
         Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
         script, instead of the norm of their mean. The training, λ and the regret do not change.
@@ -297,9 +297,8 @@ def train_fedavg(
     w <- w - μ sum_m c_m G_m, where G_m = (w - v_m)/μ is the sum of the gradients. As in line 14, selectors
     learn from ||G_m|| divided by the root of the number of local steps. In the tracks the norm is ||G_m||.
 
-    The parameters are those of `train`, except that a trial's step size is the μ of the local steps, that
-    `local_steps` is the number of local steps in a round, and that each step has a mini-batch of its own, of
-    one sample as in the paper.
+    The parameters are those of `train`, except that a trial's step size is the μ of the local steps. Each of
+    the `local_steps` of a round has its own mini-batch, by default of one sample, as in the paper.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)
     m, _, d = problem.x.shape
@@ -337,8 +336,8 @@ def train_scaffold(
     or not, it needs no importance weights. Selectors learn from ||v_m - w||. Source: Karimireddy et al.,
     "SCAFFOLD" (ICML 2020), Algorithm 1.
 
-    The parameters are those of `train`, except that a trial's step size is the μ of the local steps, and that
-    `local_steps` is the number of local steps in a round.
+    The parameters are those of `train`, except that a trial's step size is the μ of the local steps. A round
+    has `local_steps` of them.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     m, _, d = problem.x.shape

@@ -2,12 +2,11 @@
 
 With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random.
 With balanced sizes each client holds 10. All trials of a comparison are trained side by side on the same
-mini-batches. Every client's gradient is computed, even if the client is not selected. So the regret of a
-trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
-seed. In shapes, A is the number of trials.
+mini-batches. The gradients of all clients are computed, so the regret of each trial is known
+(`benchmarks.experiments.regret`). In shapes, A is the number of trials.
 
-The loss is the cross-entropy of the softmax over the C classes. By misprints, the paper's softmax has a sum
-to K, and its cross-entropy has no minus sign.
+The loss is the cross-entropy of the softmax over the C classes. Misprints: the paper's softmax has a sum to
+K, and its cross-entropy has no minus sign.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +53,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""A function that is called with the number of a round and, by name, each trial's state after this round."""
+"""(number of a round, name of a trial -> its state after this round) -> None."""
 
 
 class _Group(NamedTuple):
@@ -91,8 +90,8 @@ def section_g(
     """Train multi-class logistic regression without bias by mini-batch SGD, a model for each selector.
 
     Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
-    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. (The
-    samples of the paper's mini-batches are i.i.d., so drawn with replacement.) Pixels are divided by 255. An
+    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement (in the
+    paper with replacement, since the samples are i.i.d.). Pixels are divided by 255. An
     `Oracle` gets the norms of all clients in a round before it selects.
 
     Parameters

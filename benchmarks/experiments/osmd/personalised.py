@@ -87,7 +87,7 @@ def quadratics(rng: np.random.Generator) -> Quadratics:
 
 def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
     new = partial(create, num_clients=M, clients_per_round=K, num_rounds=num_rounds, seed=seed)
-    still = 1e-9  # a factor on the learning rates that is so small that p stays uniform
+    still = 1e-9  # factor on the learning rates: with it, p stays uniform
     twice = partial(new, "personalised-osmd", clients_per_round=2 * K)
     rows = {"uniform, one sampler": new("uniform")}
     for factor in (1.0, 10.0, 100.0):

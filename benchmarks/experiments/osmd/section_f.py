@@ -2,12 +2,11 @@
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback".
 `least_squares` has the problems and the training. There are M = 100 clients of equal weight, K = 5 draws a
-round, mini-batches of 10 samples, the step size 0.1 and α = 0.4. The paper does not give the number of
-rounds. Here it is T = 1000.
+round, mini-batches of 10 samples, the step size 0.1, α = 0.4, and T = 1000 rounds (not given in the paper).
 
 Unless a row says "printed γ", the rate γ of the experts' weights is the scale-free one, see
-`strategies.selectors.osmd.rates`. The norms that clients are asked for before training are those of gradients
-over all their samples; the norms that selectors learn from are those of mini-batches.
+`strategies.selectors.osmd.rates`. Norms that clients report before training are of gradients over all their
+samples; norms that selectors learn from are of mini-batches.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ def _rounds(num_rounds: int, quick: bool) -> int:
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Run F.5: compare selectors with draws in proportion to the Lipschitz constants of clients' gradients.
 
-    In each run, each selector is shown with the step size in `STEP_SIZES` that gives it the least final loss.
-    The parameters are those of `compare`.
+    Each selector has the step size in `STEP_SIZES` of its least final loss. For the parameters see `compare`.
     """
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -186,8 +184,8 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Run F.6: measure how four quantities grow over the rounds.
 
-    They are the largest a of a round (ā), the sum of ā² over the rounds so far, the total variation of the
-    best probabilities, and the cumulative regret. The parameters are those of `compare`.
+    The four are the largest a of a round (ā), the sum of ā², the total variation of the best probabilities,
+    and the cumulative regret. For the parameters see `compare`.
     """
     num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}

@@ -1,9 +1,8 @@
 """The experiments of appendix G of the OSMD paper: all samplers on MNIST, KMNIST and Fashion-MNIST.
 
 `logistic_regression` has the problem and the training. There are M = 500 clients, K = 10 draws a round and
-T = 1000 rounds. The paper uses mini-batches of 5 images. Mini-batches of 1 image, which make the norms
-noisier, are added here. The paper does not say how many images a client holds if the sizes are balanced. Here
-it is 10.
+T = 1000 rounds. The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms
+noisier, are added here. Balanced sizes are 10 images; the paper does not give this number.
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
 
     A selector with "asked" in its label knows all clients' norms at the initial model, over all their images.
     In the OSMD family these norms fix ā, as in appendix C.3. All other selectors know only the data sizes
-    before training. Their ā is the largest a seen so far; with the doubling trick, it is the largest a of the
-    block before. There is no row "adaptive-doubling-osmd, asked", because norms before training would change
-    nothing there (see `AdaptiveDoublingOSMDSelector`). `lipschitz` (M,) are the constants for
-    ``lipschitz-is``.
+    before training. Their ā is the largest a seen so far; with the doubling trick, the largest a of the block
+    before. Norms before training would change nothing there (`AdaptiveDoublingOSMDSelector`). `lipschitz`
+    (M,) are the constants for ``lipschitz-is``.
     """
 
     def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:
@@ -197,10 +195,9 @@ def _train(
     settings: Mapping[str, Any],
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]],
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Train with every selector; return, for each row, the row's state after each of 20 rounds.
+    """Train with every selector; return row -> (numbers (20,) of equally spaced rounds, states after these).
 
-    The first part of a value is (20,) the numbers of these rounds. The rounds are equally spaced, and the
-    last round is one of them.
+    The last round is one of the 20.
     """
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
     trials = rows(seed, num_rounds, lipschitz_constants(seed, data, **clients))

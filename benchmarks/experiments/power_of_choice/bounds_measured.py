@@ -109,7 +109,7 @@ def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
 def _skews(
     problem: Quadratic, selector: Selector, points: Floats, samples: int, by_data: bool
 ) -> tuple[float, float]:
-    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79), for w among the points, and for all w'."""
+    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79) over w among the `points` and over all w'."""
     shares = selection_shares(problem, selector, points, samples, by_data)
     return (
         float(smallest_skews(problem, shares).min()),

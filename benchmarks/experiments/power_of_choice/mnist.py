@@ -18,10 +18,7 @@ from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 
 WINDOW = 40
-"""Accuracies at a round are means over the evaluations in this many rounds before it.
-
-Accuracies of single rounds vary by percentage points.
-"""
+"""The accuracy at a round is the mean over the last `WINDOW` rounds; single accuracies vary by points."""
 
 
 def _accuracy_at(curve: Curve, round: int) -> float:

@@ -175,9 +175,8 @@ class Clock:
     selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
     a local update of 30 mini-batches of 64 samples takes .296 s · exp(.22 N(0, 1)), drawn for each client and
     round. These two numbers are fitted to the paper's tables, where rand takes .36 s with 3 clients and .42 s
-    with 10 clients. All other times follow from them: the time is proportional to the number of samples, and
-    the evaluation of a sample takes a third of the time of training on it, since it needs one of the three
-    matrix products. The server's time, a few microseconds, is ignored.
+    with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of the time of
+    training, since it needs one of the three matrix products. The server's time is ignored.
 
     Parameters
     ----------

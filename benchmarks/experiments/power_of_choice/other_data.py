@@ -2,24 +2,19 @@
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
-yet. The split is that of the paper, as in `mnist_training`: all samples are shuffled, 80 % are distributed
-over the clients, and 15 % are the test samples.
+yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
+test samples, and a client draws the mini-batches of a round without replacement.
 
-- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network (the paper does not give its
-  filters; here 6 and 16 filters of 5 x 5, as in LeNet); b = 128, τ = 64, η = 0.5, halved after 150 and 300
-  rounds.
+- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network with LeNet's 6 and 16 filters of
+  5 x 5, which the paper does not give; b = 128, τ = 64, η = 0.5, halved after 150 and 300 rounds.
 - **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
   perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32,
   τ = 100, η = 0.05. The tweets of an account are those in both files of LEAF, train and test; the tweets of
   each account are split in the shares above. Appendix F prints the hidden units as [128-86, 30]; we read 128,
-  86 and 30. It says "positive or negative with labels 0 and 1 respectively"; in `tasks.leaf` 1 is positive;
-  the problem is the same.
+  86 and 30. The paper's label of positive tweets is 0, that of `tasks.leaf` is 1.
 - **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
   b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
   here it is the split of MNIST's size, 70,000 digits.
-
-The paper draws each mini-batch at random. Here a client's mini-batches of a round are drawn without
-replacement until too few samples are left, as in `mnist_training`.
 
 For CIFAR-10 the paper does not give α. Here α is 2 and .3, as in the paper's experiments on Fashion-MNIST.
 The paper gives neither d nor the numbers of rounds. Here d is twice the number of selected clients, and for

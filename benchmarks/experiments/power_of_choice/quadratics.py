@@ -268,7 +268,7 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int) -> Floats:
     """Return models (P, v) in random directions from the optimum.
 
-    Their distances from it are .01 to 100 times the mean distance of the clients' optima.
+    The distances are .01 to 100 times the mean distance of the clients' optima from it.
     """
     spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
     directions: Floats = rng.normal(size=(num_points, problem.optima.shape[1]))

@@ -3,8 +3,8 @@
 The batched simulator trains softmax regression on digits with K = 5. The operator declares no data sizes. The
 clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`).
 
-There are four defences: the guard, the guard without its comparison of directions, no guard, and the guard
-together with FedMedian. FedMedian is measured with `uniform` alone, since it ignores importance weights.
+The defences are the guard, the guard without its comparison of directions, no guard, and the guard with
+FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.
 """
 
 from __future__ import annotations

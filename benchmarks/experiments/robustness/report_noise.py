@@ -3,8 +3,7 @@
 Clients clip a norm or loss to a bound and release it by the Gaussian mechanism, as a client with the setting
 ``noise-epsilon`` does. A column "ε = ..." gives the ε of one report at δ = 1e-5. In the column "clipped" the
 numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound is the 90 %
-quantile of the true norms or losses of round 1, and stays the same. So the noise does not shrink when norms
-shrink as the model learns.
+quantile of the true norms or losses of round 1. So the noise does not shrink when the norms shrink.
 """
 
 from __future__ import annotations
@@ -156,9 +155,8 @@ def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> f
 def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     """Return the mean true loss of the selected clients divided by the mean true loss of all clients.
 
-    The selector learns from the losses that clients report. The true losses are lognormal, and constant over
-    the rounds. The first tenth of the rounds does not count, since rpow-d and afl see each client for the
-    first time in these rounds. For the parameters see `regret`.
+    The true losses are lognormal, and constant over the rounds. The first tenth of the rounds, in which
+    rpow-d and afl see each client for the first time, does not count. For the parameters see `regret`.
     """
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)

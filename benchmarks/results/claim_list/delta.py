@@ -15,7 +15,7 @@ def _delta() -> list[Claim]:
     claims = [
         Claim(
             "delta",
-            "toy: the plain mean of DELTA's preferred pair is nearer than importance sampling's",
+            "toy: the plain mean of DELTA's pair is nearer to the mean of all than importance sampling's",
             "delta-toy",
             ("DELTA", mean),
             ("IS", mean),
@@ -82,7 +82,7 @@ def _delta_details() -> list[Claim]:
             {},
         ),
         (
-            "DELTA reduces Φ̃ of the bound: uniform sampling's over DELTA's is above 1 (heavy-tailed)",
+            "DELTA reduces Φ̃ of the bound: uniform sampling's Φ̃ is above DELTA's (heavy-tailed)",
             "delta-bounds",
             ("heavy-tailed", "Φ̃, DELTA"),
             1.0,
@@ -162,7 +162,7 @@ def _delta_details() -> list[Claim]:
     accuracy: list[tuple[str, str, Cell, Cell]] = [
         *(
             (
-                f"on MNIST DELTA that knows all updates is more accurate than {other} at 3/5 of the run",
+                f"on MNIST DELTA with full information is more accurate than {other} at 3/5 of the run",
                 "delta-mnist-full",
                 ("DELTA", "at 3/5"),
                 (other, "at 3/5"),
@@ -170,7 +170,7 @@ def _delta_details() -> list[Claim]:
             for other in ("FedAvg", "IS")
         ),
         (
-            "without the cluster of small gradients cluster-based sampling ends more accurate",
+            "without the cluster of small gradients cluster-based sampling ends more accurate than with it",
             "delta-mnist-clusters",
             ("Cluster-IS, large", "at the end"),
             ("Cluster-IS", "at the end"),

@@ -52,7 +52,8 @@ def _osmd() -> list[Claim]:
         ),
         Claim(
             "osmd",
-            "asked for norms first, its regret is below .95 times uniform's (MNIST, batches of 5)",
+            "if it asks for norms first, Adaptive-OSMD's regret is below .95 times uniform's (MNIST, batches "
+            "of 5)",
             "osmd-g",
             ("adaptive-osmd, asked", "regret, batch 5"),
             1.0,
@@ -98,7 +99,8 @@ def _osmd() -> list[Claim]:
         ),
         Claim(
             "osmd",
-            "MNIST, skewed sizes, batches of 1 (authors'): Adaptive-OSMD ends at a lower loss",
+            "MNIST, skewed sizes, batches of 1 (authors'): Adaptive-OSMD ends at a lower loss than uniform "
+            "sampling",
             "osmd-g-authors",
             ("adaptive-osmd, ā with 1/M", "loss, batch 1"),
             ("uniform", "loss, batch 1"),
@@ -111,7 +113,8 @@ def _osmd_theory() -> list[Claim]:
     return [
         Claim(
             "osmd",
-            "robust to α (100 times the rate of α = .4, σ = 10): α = .01 has at most 1.1 times its regret",
+            "robust to α: α = .01 has at most 1.1 times the regret of α = .4 (100 times the rate of α = .4, "
+            "σ = 10)",
             "osmd-f3",
             ("α = 0.01, fast", "regret, σ=10"),
             ("α = 0.4, fast", "regret, σ=10"),
@@ -152,7 +155,7 @@ def _osmd_theory() -> list[Claim]:
         ),
         Claim(
             "osmd",
-            "MNIST, balanced sizes, batches of 5: its loss is at most 1.01 times uniform's",
+            "MNIST, balanced sizes, batches of 5: Adaptive-OSMD's loss is at most 1.01 times uniform's",
             "osmd-g-balanced",
             ("adaptive-osmd", "loss, batch 5"),
             ("uniform", "loss, batch 5"),
@@ -191,7 +194,7 @@ def _osmd_theory() -> list[Claim]:
         ),
         Claim(
             "osmd",
-            "the mean squared gradient is smaller than uniform sampling's (100 times the rate, σ = 10)",
+            "Adaptive-OSMD's mean squared gradient is below uniform sampling's (100 times the rate, σ = 10)",
             "osmd-gradient",
             ("adaptive-osmd × 100, σ=10", gradient),
             ("uniform, σ=10", gradient),

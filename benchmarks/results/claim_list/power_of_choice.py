@@ -81,7 +81,7 @@ def _poc_details() -> list[Claim]:
             {"side": "above"},
         ),
         (
-            "selections are less in proportion to data: the correlation of d = 15 is below rand's",
+            "selections correlate less with data sizes: the correlation of d = 15 is below rand's",
             "poc-profile",
             ("d=15", "correlation with p"),
             ("rand", "correlation with p"),
@@ -95,7 +95,7 @@ def _poc_details() -> list[Claim]:
             {},
         ),
         (
-            "Synthetic(1,1), one client a round: d = 10m has a floor, its last loss is above adapow-d's",
+            "Synthetic(1,1), one client a round: d = 10m has a floor: its last loss is above adapow-d's",
             "poc-synthetic",
             ("m=1 d=10m", "last-50 loss"),
             ("m=1 adapow", "last-50 loss"),

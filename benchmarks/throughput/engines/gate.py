@@ -25,8 +25,8 @@ class Gate:
     ----------
     serve : callable
         Function that starts a strategy for `ENDLESS` rounds. Its argument is the ``evaluate_fn`` of the
-        strategy. Flower calls this function with the model before round 1 and after each round, and the gate
-        pauses the run in such a call.
+        strategy. Flower calls the ``evaluate_fn`` before round 1 and after each round; the gate pauses the
+        run in such a call.
 
     Attributes
     ----------

@@ -37,9 +37,9 @@ class FedJax:
                 values = jax.nn.relu(values) if layer < depth - 1 else jax.nn.log_softmax(values)
             return -jnp.take_along_axis(values, batch["y"][:, None], axis=1).mean()
 
-        # FedJAX fills every batch by repeating samples. If one sample is repeated to a batch of five, the
-        # mean gradient stays the same. If fifty samples are repeated to a batch of 64, the mean gradient
-        # changes. So no batch is larger than the number of samples of the largest client.
+        # FedJAX fills every batch by repeating samples. The mean gradient stays the same if one sample is
+        # repeated to a batch of five, but not if fifty samples are repeated to a batch of 64. So no batch is
+        # larger than the largest client.
         batch = min(workload.batch_size, max(samples for _, samples in workload.shares))
         self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
             jax.grad(loss),

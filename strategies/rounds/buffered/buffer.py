@@ -59,7 +59,10 @@ class Buffer:
     A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``, where τ_m is the
     staleness, N the number of draws so far (the sum of n), and A how many times clients were asked so far. So
     without the staleness factor, the weights of a step have the sum 1 on average. If replies are missing or
-    rejected, `Selector.finalize` multiplies by S/S', which is unbiased if all clients fail equally often.
+    rejected, `Selector.finalize` multiplies by S/S'. This is nearly unbiased if all clients fail equally
+    often: the last reply of a round is always an arrival, so failed clients have collected a little more
+    credit than clients that arrived. If a quarter of the trainings fail, the sum of the weights is 0.98 on
+    average, and the shares of clients are up to 6 % off.
     ``Selection.importance`` is computed in the same way from the importance in each draw.
 
     **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would

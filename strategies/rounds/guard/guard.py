@@ -15,6 +15,8 @@ from .directions import RecentDirections
 from .plausible_limits import Limits, Remarks
 from .recent_values import NORM, POLLED, TRAINED, RecentValues, check_form, load
 
+_FEW_REPLIES = 8
+"""Untrue numbers are no offences if at least half of this many newest replies hold one."""
 _ABSURD = 2.0
 """A large loss raises the bound above which a norm is an offence, at most by this factor."""
 
@@ -100,7 +102,7 @@ class Guard:
     - it cannot be used (unreadable, wrong shapes, NaN),
     - its update opposes the others,
     - it reports a norm that differs from the server's measurement by more than rounding explains,
-    - it holds an impossible number, such as a negative loss, or
+    - it holds an impossible number, such as a negative loss (numbers from -1e-6 to 0 count as 0), or
     - it holds a value far beyond its limit that the rest of the reply does not explain. "Far beyond" means
       more than twice the limit, or more than e^s times the limit if this is larger. A large norm explains a
       large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
@@ -110,7 +112,9 @@ class Guard:
     While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
     fewer than 8 clients are known, no update opposes the others. If at least half of the newest values or
     directions would be offences, none is: then the federation has changed, for example by a new learning
-    rate. A signed loss is never far beyond its limit.
+    rate. If at least half of the newest 8 replies (or of the round's replies) hold a number that cannot be
+    true, none of these numbers is an offence: then the app reports another quantity, for example a loss that
+    may be negative (`GuardSettings.signed_losses`). A signed loss is never far beyond its limit.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
@@ -149,6 +153,9 @@ class Guard:
         self._limits = Limits(self._settings)
         self._recent = RecentValues(self._settings.window)
         self._directions = VersionedDirections() if buffered else RecentDirections()
+        # Of the newest replies to TRAIN, and of the newest answers to polls: whether they hold a number that
+        # cannot be true (1) or not (0); -1 = no reply yet.
+        self._untrue = np.full((2, _FEW_REPLIES), -1, dtype=np.int8)
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
         # column is for replies to TRAIN, the second for polls.
         self._offences = np.zeros((m, 2), dtype=np.uint8)
@@ -239,8 +246,10 @@ class Guard:
         # its own limit would (`believed`). Whether the other values are offences depends on the sent norm.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         opposed = self._opposed(round, indexes, unusable, sketches, versions, rejected)
-        offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
-        offence[list(contradicted)] = True
+        untrue = norm.impossible | loss.impossible | variance.impossible
+        untrue[list(contradicted)] = True
+        replied = unusable | ~np.isnan(sent).all(axis=0)
+        offence = unusable | absurd | opposed | self._untrue_offences(indexes, untrue, replied, polled=False)
         for placed in (loss, variance):
             offence |= ~np.isnan(norm.excess) & placed.flagrant(norm.excess)
         believed = np.minimum(norm.excess, norm.margin)
@@ -248,7 +257,6 @@ class Guard:
         for i in np.flatnonzero(absurd):
             limit = np.exp(norm.centre + norm.margin)
             rejected[int(i)] = f"update norm {sent[0][i]:.3g}: far beyond the limit of {limit:.3g}"
-        replied = unusable | ~np.isnan(sent).all(axis=0)
         self._count(round, indexes[replied], offence[replied], polled=False)
         with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
             scales = np.where(norms < sent[0], norms / sent[0], 1.0)
@@ -296,14 +304,16 @@ class Guard:
             for name, values in reports.items()
         }
         remarks = Remarks()
-        answered, offence = np.zeros((2, indexes.size), dtype=np.bool_)
+        answered, offence, untrue = np.zeros((3, indexes.size), dtype=np.bool_)
         norms = self._recent.excess_of(NORM, indexes)
         believed = np.minimum(norms, self._recent.norm_margin)
         for name in sorted(judged.keys() & POLLED.keys()):
             answered |= ~np.isnan(judged[name])
             placed = self._limits.place(self._recent, POLLED[name], indexes, judged[name], remarks)
-            offence |= placed.impossible | (~np.isnan(norms) & placed.flagrant(norms))
+            untrue |= placed.impossible
+            offence |= ~np.isnan(norms) & placed.flagrant(norms)
             judged[name] = placed.clipped(remarks, believed)
+        offence |= self._untrue_offences(indexes, untrue, answered, polled=True)
         self._count(round, indexes[answered], offence[answered], polled=True)
         return judged, remarks.lines()
 
@@ -373,7 +383,9 @@ class Guard:
             raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
         for name, array in own.items():
             check_form(name, arrays[name], (arrays["pauses"].size, *array.shape[1:]), array.dtype)
-        load(self._remembered(), {name: state[name] for name in state if "/" in name})
+        remembered = {name: state[name] for name in state if "/" in name}
+        remembered.setdefault("replies/untrue", np.full_like(self._untrue, -1))  # older checkpoints lack it
+        load(self._remembered(), remembered)
         self._offences, self._pauses = arrays["offences"], arrays["pauses"]
         self._quarantined_until, self._rests_until = arrays["quarantined_until"], arrays["rests_until"]
         self._resting = np.flatnonzero(self._rests_until)
@@ -389,7 +401,8 @@ class Guard:
 
     def _remembered(self) -> dict[str, Array]:
         own = {f"recent/{name}": array for name, array in self._recent.arrays().items()}
-        return own | {f"directions/{name}": array for name, array in self._directions.arrays().items()}
+        own |= {f"directions/{name}": array for name, array in self._directions.arrays().items()}
+        return own | {"replies/untrue": self._untrue}
 
     def _opposed(
         self,
@@ -418,6 +431,17 @@ class Guard:
                 f"agreement {agreements.own[i]:.2f}, must be {least[i]:.2f} or more"
             )
         return opposed
+
+    def _untrue_offences(self, clients: Ints, untrue: Bools, replied: Bools, *, polled: bool) -> Bools:
+        """Return (S,) whether each untrue number is an offence: not if half of the newest replies hold one.
+
+        ``untrue`` (S,) says which clients sent a number that cannot be true; ``replied`` (S,), which replied.
+        """
+        new = untrue[replied][np.argsort(clients[replied])].astype(np.int8)
+        newest = np.concatenate([self._untrue[int(polled)], new])[-max(_FEW_REPLIES, new.size) :]
+        self._untrue[int(polled)] = newest[-_FEW_REPLIES:]
+        known = newest[newest >= 0]
+        return np.zeros_like(untrue) if 2 * np.count_nonzero(known) >= known.size else untrue
 
     def _count(self, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
         """Count the offences of clients that replied, and quarantine clients with too many offences."""

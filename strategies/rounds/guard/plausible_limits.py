@@ -25,6 +25,8 @@ _FEW = 8
 values are this many, or all values of the round if there are more."""
 _ENOUGH = 16
 """If fewer values than this are known, the limit is too uncertain for an offence."""
+_ROUNDING = 1e-6
+"""A value that is less than this below 0 counts as 0: rounding makes the loss -log(1 + 1e-12) negative."""
 _PRIOR_SPREAD = 0.5
 """The spread of logarithms that is assumed while few values are known."""
 _FLAGRANT = 2.0
@@ -74,10 +76,13 @@ class Limits:
             Gets a remark about each impossible value.
         """
         signed = self.settings.signed_losses and "loss" in kind
+        if not signed:
+            values = np.where((values < 0) & (values >= -_ROUNDING), 0.0, values)
         impossible = ~np.isnan(values) & ~(np.isfinite(values) & (signed | (values >= 0)))
+        allowed = "finite" if signed else "finite and >= 0"
+        hint = " (see signed_losses)" if "loss" in kind and not signed else ""
         for position in np.flatnonzero(impossible):
-            allowed = "finite" if signed else "finite and >= 0"
-            remarks.add(position, f"{kind} {values[position]:g} ignored: must be {allowed}")
+            remarks.add(position, f"{kind} {values[position]:g} ignored: must be {allowed}{hint}")
         values = np.where(impossible, nan, values)
         with np.errstate(divide="ignore"):
             x = np.clip(values, -1e150, 1e150) if signed else np.log(values)

@@ -38,10 +38,14 @@ def simulated(
     selector: str = "md",
     sizes: np.ndarray | None = None,
     seed: int = 0,
+    failing: float = 0.0,
     **settings: Any,
 ) -> Run:
-    """Play buffered rounds of clients that take ``seconds`` (M,) each, without noise."""
-    m = seconds.size
+    """Play buffered rounds of clients that take ``seconds`` (M,) each, without noise.
+
+    Each training fails with the probability ``failing``.
+    """
+    m, rng = seconds.size, np.random.default_rng(seed)
     if selector == "lipschitz-is":
         settings["lipschitz"] = np.ones(m)
     sizes = np.ones(m) if sizes is None else sizes
@@ -57,6 +61,7 @@ def simulated(
     for number in range(1, rounds + 1):
         opened = logic.open(number)
         buffer.begin(number)
+        failed = set()
         while not buffer.is_full:
             for client in logic.fill(opened):
                 asked += 1
@@ -64,9 +69,12 @@ def simulated(
             if not buffer.num_training:
                 break
             now, _, client = heapq.heappop(flying)
-            buffer.end(client, usable=not buffer.is_too_stale(client))
+            usable = not buffer.is_too_stale(client) and rng.random() >= failing
+            buffer.end(client, usable=usable)
+            if not usable:
+                failed.add(client)
         selection, staleness = buffer.take()
-        used = staleness <= mode.max_staleness
+        used = (staleness <= mode.max_staleness) & ~np.isin(selection.clients, list(failed))
         each = made.finalize(selection, used) * buffer.factors(staleness)
         weights[selection.clients] += each
         arrivals[selection.clients] += used
@@ -138,6 +146,16 @@ def test_slow_clients_send_fewer_updates_with_larger_weights() -> None:
     slow, fast = UPDATES == 1, UPDATES == 0
     assert run.arrivals[slow].mean() < 0.6 * run.arrivals[fast].mean()
     assert each[slow].mean() > 1.5 * each[fast].mean()
+
+
+def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_percent() -> None:
+    """As the docstring of `Buffer` says. The standard errors of the sum and of the shares are below .02."""
+    runs = [simulated(SECONDS, FAIR, 200, seed=seed, failing=0.25) for seed in range(3)]
+    mean = np.mean([run.weights / run.rounds for run in runs], axis=0)
+    slow = SECONDS > 5
+    assert 0.94 < mean.sum() < 1.01
+    assert abs(mean[slow].sum() / slow.mean() - 1) < 0.1
+    assert abs(mean[~slow].sum() / (~slow).mean() - 1) < 0.1
 
 
 @pytest.mark.parametrize("selector", [name for name in available() if name not in ("flics", "flics-private")])

@@ -79,8 +79,8 @@ def test_reported_values_are_clipped_or_ignored():
     assert np.isnan(judged.gradient_variances[4])
     assert list(judged.clipped) == [1, 2, 3, 4]
     assert judged.clipped[1].startswith("loss 900 clipped to")
-    assert judged.clipped[2] == "loss -1 ignored: must be finite and >= 0"
-    assert judged.clipped[3] == "loss inf ignored: must be finite and >= 0"
+    assert judged.clipped[2] == "loss -1 ignored: must be finite and >= 0 (see signed_losses)"
+    assert judged.clipped[3] == "loss inf ignored: must be finite and >= 0 (see signed_losses)"
     assert judged.clipped[4] == "gradient variance -inf ignored: must be finite and >= 0"
     assert judged.scales.tolist() == [1.0] * 6
 
@@ -213,7 +213,7 @@ def test_polls_are_judged_with_the_last_update_norms():
     reports["loss"][[3, 5, 6]] = [1e4, -1.0, NAN]
     said, clipped = guard.judge_reports(4, np.arange(40), reports)
     assert list(clipped) == [3, 5]
-    assert clipped[5] == "polled loss -1 ignored: must be finite and >= 0"
+    assert clipped[5] == ("polled loss -1 ignored: must be finite and >= 0 (see signed_losses)")
     assert 1 < said["loss"][3] < 10
     assert np.isnan(said["loss"][[5, 6]]).all()
     np.testing.assert_array_equal(said["group"], reports["group"])
@@ -438,7 +438,7 @@ def test_any_floats_are_judged(data, signed):
         assert not (judged.gradient_variances < 0).any()
         assert (np.isfinite(norms[kept]) | np.isnan(norms[kept])).all()
         told = np.isfinite(judged.losses)
-        assert (judged.losses[told] <= losses[told]).all()
+        assert (judged.losses[told] <= np.where((losses < 0) & (not signed), 0, losses)[told]).all()
         said, _ = guard.judge_reports(round, np.arange(size), {"loss": losses, "diversity": variances})
         assert not np.isinf(said["loss"]).any()
         sizes = sizes_of(data.draw(hnp.arrays(float, 9, elements=ANY)))
@@ -509,6 +509,47 @@ def test_a_round_copies_no_array_over_all_clients():
     assert peak < 900_000  # bytes; one flag per client is more
 
 
+@pytest.mark.parametrize("clients_per_round", [1, 5])
+def test_losses_that_are_negative_everywhere_quarantine_nobody(clients_per_round: int):
+    """A likelihood's loss may be negative: then the setting `signed_losses` is missing, and nobody lies."""
+    guard, rng = Guard(10), np.random.default_rng(0)
+    for round in range(1, 41):
+        clients = rng.choice(10, clients_per_round, replace=False)
+        ones, nothing = np.ones(clients.size), np.full(clients.size, NAN)
+        judged = guard.judge(round, clients, ones, -5 * ones, nothing)
+        assert np.isnan(judged.losses).all()
+        assert "signed_losses" in judged.clipped[0]
+        guard.judge_reports(round, clients, {"loss": -ones})
+        assert not guard.quarantined(round + 1).size
+
+
+def test_norms_that_all_clients_report_wrongly_quarantine_nobody_but_one_liar_is_quarantined():
+    """If all do, the app reports another number under this name. Client 0 is the only liar of the second."""
+    everybody, alone = Guard(10), Guard(10)
+    nothing = np.full(10, NAN)
+    for round in range(1, 9):
+        for guard, liars in ((everybody, range(10)), (alone, range(1))):
+            wrong = dict.fromkeys(liars, "update norm 1000 reported")
+            guard.judge(round, np.arange(10), np.ones(10), nothing, nothing, contradictions=wrong)
+    assert not everybody.quarantined(9).size
+    assert alone.quarantined(9).tolist() == [0]
+
+
+def test_a_loss_that_rounding_made_negative_counts_as_zero():
+    guard = Guard(2)
+    judged = guard.judge(1, [0, 1], [1.0, 1.0], [-1.00009e-12, -1e-5], [NAN, NAN])
+    assert judged.losses[0] == 0
+    assert np.isnan(judged.losses[1])
+    assert list(judged.clipped) == [1]
+
+
+def test_a_state_from_before_untrue_numbers_were_remembered_is_loaded():
+    guard = Guard(3)
+    state = {name: array for name, array in guard.state_dict().items() if name != "replies/untrue"}
+    guard.load_state_dict(state)
+    assert (guard.state_dict()["replies/untrue"] == -1).all()
+
+
 def test_whoever_changes_what_is_in_the_guards_state_raises_the_version_of_checkpoints() -> None:
     arrays = {name: (array.dtype.str, array.ndim) for name, array in Guard(3).state_dict().items()}
     assert VERSION == 5
@@ -527,5 +568,6 @@ GUARD_STATE = {
     "directions/clients": ("<i8", 1),
     "directions/directions": ("<f4", 2),
     "directions/agreements": ("<f8", 1),
+    "replies/untrue": ("|i1", 2),  # a checkpoint without this array can be loaded
 }
 """By name: type and number of dimensions."""
