@@ -221,12 +221,12 @@ class RoundLogic:
     def end_of_quarantine(self, round: int, client: int) -> int:
         """Return the first round after ``round`` in which a client is not quarantined, as of now."""
 
-        def is_over(later: int) -> bool:
-            offenders = _NOBODY if self.guard is None else self.guard.quarantined(later)
-            return client not in offenders and client not in self.silent(later)
+        def is_no_offender(later: int) -> bool:
+            return self.guard is None or client not in self.guard.quarantined(later)
 
         later = range(round + 1, 2**31)
-        return later[bisect_left(later, True, key=is_over)]
+        first = later[bisect_left(later, True, key=is_no_offender)]
+        return first if self.patience is None else max(first, self.patience.quarantined_until(client))
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""
