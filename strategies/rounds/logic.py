@@ -14,7 +14,6 @@ Between these calls, `SelectionStrategy` or the simulator polls the candidates, 
 train, and takes the server step.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
@@ -220,13 +219,8 @@ class RoundLogic:
 
     def end_of_quarantine(self, round: int, client: int) -> int:
         """Return the first round after ``round`` in which a client is not quarantined, as of now."""
-
-        def is_no_offender(later: int) -> bool:
-            return self.guard is None or client not in self.guard.quarantined(later)
-
-        later = range(round + 1, 2**31)
-        first = later[bisect_left(later, True, key=is_no_offender)]
-        return first if self.patience is None else max(first, self.patience.quarantined_until(client))
+        kinds = [each for each in (self.guard, self.patience) if each is not None]
+        return max([round + 1, *(each.quarantined_until(client) for each in kinds)])
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""
