@@ -91,9 +91,9 @@ class InProcessGrid(Grid):
     its state, lasts as long as the grid, even if the client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
-    reply is available at once. In two cases, the reply is Flower's error 3: if a message is not handled
-    within its ttl, or if its reply is not pulled within the ttl and another message is pushed after that. If
-    the node of a message has left, the reply is the SuperLink's error 5.
+    reply is available at once. The reply is Flower's error 3 if the message is not handled within its ttl.
+    Each push of a message also replaces by error 3 the replies whose ttl has passed and that were not pulled.
+    If the node of a message has left, the reply is the SuperLink's error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,

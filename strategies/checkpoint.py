@@ -36,6 +36,7 @@ _RESULTS = "results.jsonl"
 _UNFINISHED = ".unfinished"  # the suffix of a file while it is written
 _REFUSED = ".refused"  # the suffix of a refused file, once the run has continued from an earlier file
 _POLL_INTERVAL = 0.05  # the seconds between two attempts to lock the folder
+_BUDGETS = re.compile(r"Budgets\((\d+), (.+)\)")
 _NOWHERE = object()
 
 
@@ -388,11 +389,20 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
             inner = f"{name}.{key}" if name else str(key)
             yield from _differences(stored.get(key, _NOWHERE), given.get(key, _NOWHERE), inner)
     elif given is _NOWHERE:
-        yield f"{name}: not set now; the run to be resumed has {stored!r}"
+        yield f"{name}: not set now; the run to be resumed has {_shown(stored)}"
     elif stored is _NOWHERE:
-        yield f"{name} = {given!r}: the run to be resumed has none"
+        yield f"{name} = {_shown(given)}: the run to be resumed has none"
     elif stored != given:
-        yield f"{name} = {given!r}: the run to be resumed has {stored!r}"
+        yield f"{name} = {_shown(given)}: the run to be resumed has {_shown(stored)}"
+
+
+def _shown(value: Any) -> str:
+    """Return the repr of a value, but K and the budget for the stored form of `Budgets`."""
+    budgets = _BUDGETS.fullmatch(value) if isinstance(value, str) else None
+    if budgets is None:
+        return repr(value)
+    k, budget = budgets.groups()
+    return k if budget == "None" else f"{k} with the budget {budget}"
 
 
 def _private(path: str, flags: int) -> int:

@@ -52,7 +52,8 @@ class HalfPrecisionGrid(GridView):
     Give it to `SelectionStrategy.start` in place of Flower's grid. The model is rounded in all messages
     except questions about norms: `ReportingClientApp` reads the model of such a message before the mod runs.
     If an app lacks the mod, its replies with a model become errors. Messages to clients that mask their
-    updates are not rounded, since rounded masks would not cancel.
+    updates are not rounded, since rounded masks would not cancel; `SelectionStrategy.start` refuses this
+    grid if updates are masked.
 
     Parameters
     ----------

@@ -22,6 +22,7 @@ from .flower.exchanges import ExchangeGrid, NodesGrid
 from .flower.messages import TrainingRound
 from .flower.polling import Poll
 from .flower.traffic import Traffic
+from .half_precision import HalfPrecisionGrid
 from .options import (
     AFTER_TRAINING,
     GROUPS,
@@ -300,7 +301,7 @@ class SelectionStrategy(Strategy):
                 mode=mode,
             ),
         )
-        self._log = RoundLog(self.roster, self._kind, selector)
+        self._log = RoundLog(self.roster, self._kind, selector, self.overrides.sizes)
         self._training = ClientTraining(
             self._step,
             self.roster,
@@ -425,7 +426,8 @@ class SelectionStrategy(Strategy):
         Raises
         ------
         ValueError
-            If ``train_config`` sets ``learning-rate`` although ``local_learning_rate`` is a schedule.
+            If ``train_config`` sets ``learning-rate`` although ``local_learning_rate`` is a schedule. Also if
+            ``grid`` is a `HalfPrecisionGrid` and updates are masked.
         NotEnoughClientsError
             If too few clients are available for too long. If ``checkpoints`` is given, the completed rounds
             are saved.
@@ -435,6 +437,11 @@ class SelectionStrategy(Strategy):
         MissingHandlerError
             If the clients' app cannot answer the polls of the selector.
         """
+        if self.masked_updates and isinstance(grid, HalfPrecisionGrid):
+            raise ValueError(
+                "masked_updates = True with a HalfPrecisionGrid: must be False, or the grid that of the "
+                "ServerApp, since rounded masks do not cancel"
+            )
         self.num_rounds = self.num_rounds or num_rounds
         polling = ExchangeGrid(grid, self.polling.interval, self.traffic)
         self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
@@ -457,7 +464,11 @@ class SelectionStrategy(Strategy):
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
         log(INFO, "")
-        log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        if progress.round > num_rounds:
+            _warn(f"No round was run: the checkpoint, of round {progress.round}, is past round {num_rounds}")
+        else:
+            log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        self._log.finished()
         progress.log_newest()
         return progress.result
 

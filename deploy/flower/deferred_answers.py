@@ -34,7 +34,7 @@ class Later:
         self._lock = threading.Lock()
 
     def wake(self) -> None:
-        """Remember that the event has happened. Further calls do nothing."""
+        """State that the event has happened, so that the answer is looked for. Further calls do nothing."""
         with self._lock:
             if self._woken.is_set():
                 return
@@ -66,8 +66,8 @@ class Later:
         Parameters
         ----------
         start : Callable
-            Receives a function that looks for the answer, and lets another thread call this function. `start`
-            must not call the function itself, because the caller of `wake` may hold locks.
+            Receives a function that looks for the answer. `start` must let another thread call the function,
+            and must not call it itself, because the caller of `wake` may hold locks.
         done : Callable
             Receives the answer, in that thread.
         failed : Callable
@@ -112,7 +112,7 @@ class Later:
 class _Alarms:
     """Calls functions at given times, all in one thread. The functions must return at once.
 
-    A function is cancelled and released by emptying the list that holds the function.
+    `set` receives the functions in a list. To cancel the calls, empty this list.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _Alarms:
         self._thread: threading.Thread | None = None
 
     def set(self, when: float, functions: list[Callable[[], None]]) -> None:
-        """Call the functions in a list at a time (time.monotonic(), s)."""
+        """Call the functions when time.monotonic() reaches ``when``."""
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)

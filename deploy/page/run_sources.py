@@ -31,7 +31,7 @@ RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
 SERVERAPP = "ServerApp"  # the name under which the log of the ServerApps is listed
-STALE = 2.0  # seconds for which the answers of the database are used again
+STALE = 2.0  # seconds for which an answer of the database is used again, at most
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -40,7 +40,7 @@ class NothingThereError(ValueError):
 
 
 class Run:
-    """One run: the trials of a comparison, or a single trial.
+    """What the page shows at a time: all trials of a comparison, or a single run.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Run:
         folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
         try:
             return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # the folder is read-only for this process, which thus misses the death of a run
+        except OSError:  # this process may not open the lock: it cannot tell whether the run still goes on
             return "running"
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
@@ -176,7 +176,7 @@ class RunSources:
         return self._open[name]
 
     def nodes(self) -> dict[str, Node] | None:
-        """Return the SuperLink's nodes by name; None if its database is not known."""
+        """Return the SuperLink's nodes by name; None if its database is missing or cannot be read."""
         if time.monotonic() - self._nodes[0] > STALE:
             self._nodes = (time.monotonic(), self._database.nodes())
         return self._nodes[1]
@@ -201,7 +201,8 @@ class RunSources:
         ranked = sorted(found, key=lambda name: (name.startswith("client-"), name == "watchdog", name))
         if run is not None:
             ranked.sort(key=lambda name: name not in run.trials)
-            # `cohort up` writes the log of each ServerApp into a file that has the name of the trial.
+            # Lists the log in the database, unless the log of a trial is a file already: `cohort up` writes
+            # the log of each ServerApp into a file with the name of the trial.
             if self._database.path.is_file() and not found.keys() & run.trials.keys():
                 found[SERVERAPP] = None
                 ranked.insert(0, SERVERAPP)
@@ -230,7 +231,7 @@ class RunSources:
 
 
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
-    """Return the lines of a log after an offset, at most `LOG_TAIL` bytes of them.
+    """Return the lines of a log after an offset; of more than `LOG_TAIL` bytes, the last lines.
 
     Parameters
     ----------
@@ -260,7 +261,7 @@ def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
         found = file.read(LOG_TAIL)
     whole = found[: found.rfind(b"\n") + 1]
     if not whole and len(found) == LOG_TAIL:
-        whole = found  # a line without an end must not stop the log
+        whole = found  # so many bytes without a line end are one line
     text = whole.decode(errors="replace")
     lines = [_clean(line) for line in text.split("\n")]
     return start, start + len(whole), lines[:-1] if text.endswith("\n") else lines

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
 # Seconds from the last line of a history until the run counts as ended, even if the engine reports otherwise.
-# The last lines of the log come later than that of the history, on a busy machine by 10 s and more.
+# On a busy machine, the log gets its last lines 10 s and more after the history.
 END_TIMEOUT = 60.0
 PATIENCE = 30.0  # `Watcher.waits` is called after each such number of seconds without a new history line
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up

@@ -1,4 +1,4 @@
-"""Checks the fields of a history's lines, so that readers can rely on the kind of each value.
+"""Checks the fields of a history's lines: the kind of each value, and how large a number may be.
 
 Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind is
 damaged as a whole. Missing fields that every reader needs get a default. Unknown fields and types of lines

@@ -36,6 +36,11 @@ _NOT_ASKED = (
     "are learned from their replies. If the client app is a flwr_cohort.ReportingClientApp, or has a "
     "query.status handler, Polling(ask_status=True) asks them before round 1"
 )
+_NOBODY_IS_BACK = (
+    "None of the %d clients of the checkpoint is here: what was learned about them is not used. Clients "
+    "without an identity are known by node id, which is new in each Flower simulation: make the app a "
+    "flwr_cohort.ReportingClientApp, or register names"
+)
 _SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
 
 
@@ -109,7 +114,8 @@ class Attendance:
 
         Both a new run and a resumed run wait for ``min_available_clients`` clients. If a resumed run has
         fewer clients, not counting removed clients, it waits for all of them, but at least for the quorum. A
-        resumed run also goes on if the quorum is online and no further client has come for 5 seconds.
+        resumed run also goes on if the quorum is online and no further client has come for 5 seconds. A
+        warning is logged if all clients of a resumed run are new.
 
         Raises
         ------
@@ -157,7 +163,10 @@ class Attendance:
                 )
             clock.sleep(self.polling.interval)
             self._questions.hurry()
+        known_before = range(len(self.roster))
         self._register(joined, online, clock.monotonic())
+        if resumed and online and not any(self.roster.client_at(node) in known_before for node in online):
+            log(WARNING, _NOBODY_IS_BACK, left)
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
         """Wait until at least ``quorum`` clients are available, and return all available clients, ascending.

@@ -55,7 +55,8 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
     content : RecordDict
         The content of the client's reply.
     size_key : str (default: "num-examples")
-        The name of the metric that holds the client's data size.
+        The name of the metric that holds the client's data size. Without it, ``num-examples`` or
+        ``num_examples`` is read.
 
     Raises
     ------
@@ -72,8 +73,9 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
             fields.update(config)
     if size_key in fields:
         fields["num-examples"] = fields[size_key]
-    if "train_loss" in fields:  # the name in Flower's own templates
-        fields.setdefault("train-loss", fields["train_loss"])
+    for name in ("num_examples", "train_loss"):  # train_loss: the name in Flower's own templates
+        if name in fields:
+            fields.setdefault(name.replace("_", "-"), fields[name])
     return Report.parse(fields)
 
 

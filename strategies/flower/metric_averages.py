@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import compress
 from logging import WARNING
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +11,7 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.common import log
 
-from ..clients.printable import LONGEST_NAME
+from ..clients.printable import LONGEST_NAME, listed, printable
 from .contents import of_kind
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ Answer = TypeVar("Answer")
 MOST_METRICS, MOST_NUMBERS = 100, 1000
 """The most metrics, and the most numbers in all metrics, that a reply may have. There is a limit because the
 averages of every round are kept in memory and on disk."""
+_MOST_NAMED = 3  # the most replies, and the most metrics of a reply, that a line of the log names
 
 
 def averaged(
@@ -31,6 +31,7 @@ def averaged(
     answers: Sequence[Answer],
     contents: Sequence[RecordDict],
     what: str,
+    names: Sequence[str],
 ) -> MetricRecord | None:
     """Return the average over the usual replies; None if there is none, or if ``average`` raises an error.
 
@@ -48,11 +49,14 @@ def averaged(
         The content of each reply, with its metrics, aligned with ``answers``.
     what : str
         The name of the metrics in the log.
+    names : sequence of str
+        The client of each reply, for the log, aligned with ``answers``.
     """
     try:
-        fit = list(compress(answers, _are_usual(contents)))
-        if len(fit) < len(answers):
-            log(WARNING, "%d replies were left out of the %s", len(answers) - len(fit), what)
+        reasons = _why_unusual(contents)
+        if left_out := [f"{name} ({why})" for name, why in zip(names, reasons, strict=True) if why]:
+            log(WARNING, "Left out of the %s: %s", what, listed(left_out, _MOST_NAMED))
+        fit = [answer for answer, why in zip(answers, reasons, strict=True) if not why]
         return average(fit) if fit else None
     except Exception as error:  # metrics must not cost the round
         log(WARNING, "There are no %s: %s", what, error)
@@ -66,25 +70,43 @@ def has_size(reply: Message, key: str) -> bool:
     return isinstance(size, int | float) and 0 < size < inf
 
 
-def _are_usual(contents: Sequence[RecordDict]) -> list[bool]:
+def _why_unusual(contents: Sequence[RecordDict]) -> list[str]:
+    """Return why each reply is left out; "" if it is not."""
     forms = [_form(content) for content in contents]
-    most = Counter(form for form in forms if form is not None).most_common(1)
-    return [form is not None and form == most[0][0] for form in forms]
+    most = Counter(form for form in forms if isinstance(form, frozenset)).most_common(1)
+    reasons = []
+    for form in forms:
+        differing = [] if isinstance(form, str) else sorted({_shown(name) for name, _ in form ^ most[0][0]})
+        unlike = f"missing, added or of another length: {listed(differing, _MOST_NAMED)}" if differing else ""
+        reasons.append(form if isinstance(form, str) else unlike)
+    return reasons
 
 
-def _form(content: RecordDict) -> frozenset[tuple[str, int]] | None:
-    """Return the names and lengths of a reply's metrics; None if the metrics must not be averaged."""
+def _form(content: RecordDict) -> frozenset[tuple[str, int]] | str:
+    """Return the names and lengths of a reply's metrics, or why the metrics must not be averaged."""
     records = list(of_kind(content, MetricRecord).values())
     if sum(map(len, records)) > MOST_METRICS:
-        return None
+        return f"over {MOST_METRICS} metrics"
     metrics = [each for record in records for each in record.items()]
-    if not all(name.isprintable() and len(name) <= LONGEST_NAME for name, _ in metrics):
-        return None
+    for name, _ in metrics:
+        if not (name.isprintable() and len(name) <= LONGEST_NAME):
+            return f"the name {_shown(name)} is not printable, or over {LONGEST_NAME} characters long"
     sizes = [(name, len(value) if isinstance(value, list) else 1) for name, value in metrics]
     if sum(size for _, size in sizes) > MOST_NUMBERS:
-        return None
+        return f"over {MOST_NUMBERS} numbers"
+    for name, value in metrics:
+        if not _is_finite(value):
+            return f"{_shown(name)} is not finite"
+    return frozenset(sizes)
+
+
+def _is_finite(value: object) -> bool:
     try:
-        finite = all(np.isfinite(np.asarray(value, dtype=np.float64)).all() for _, value in metrics)
+        return bool(np.isfinite(np.asarray(value, dtype=np.float64)).all())
     except OverflowError:  # an integer that no float can hold
-        return None
-    return frozenset(sizes) if finite else None
+        return False
+
+
+def _shown(name: str) -> str:
+    """Return the name of a metric for the log."""
+    return printable(name, 40)

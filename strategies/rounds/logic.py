@@ -217,6 +217,11 @@ class RoundLogic:
         """Return the clients that are quarantined for silence in a round, ascending."""
         return _NOBODY if self.patience is None else self.patience.quarantined(round)
 
+    def end_of_quarantine(self, round: int, client: int) -> int:
+        """Return the first round after ``round`` in which a client is not quarantined, as of now."""
+        kinds = [each for each in (self.guard, self.patience) if each is not None]
+        return max([round + 1, *(each.quarantined_until(client) for each in kinds)])
+
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""
         return None if self.patience is None else self.patience.wait(kind, round, clients, limit)

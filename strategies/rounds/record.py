@@ -72,7 +72,8 @@ class RoundRecord:
 
 def no_report(kind: type[Selector]) -> str:
     """Return the warning that no client has the report from which a kind of selector learns."""
+    effect = "learns from diversities alone" if "diversity" in kind.feedback_used else "has learned nothing"
     return (
         f"selector {kind.name} learns from {kind.report_used}, and no client has reported it: the selector "
-        "has learned nothing. Clients report it in the metrics of their replies (docs/your-own-app.md)"
+        f"{effect}. Clients report it in the metrics of their replies (docs/your-own-app.md)"
     )

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from flwr.common import log
 
 from ..flower.exchanges import NodesGrid
-from ..flower.messages import CLOCKS_DIFFER
+from ..flower.messages import CLOCKS_DIFFER, why_failed
 from ..flower.metric_averages import averaged, has_size
 from ..rounds.seeds import evaluators
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ..flower.exchanges import ExchangeGrid
     from ..rounds.logic import RoundLogic
     from ..server_steps.step import ServerStep
+
+_ERRORS = "Evaluation of round %d: errors in %d of %d replies; the first is %s"
+_NO_SIZE = "Evaluation of round %d: no usable %s in %d of %d replies"
 
 
 class ClientEvaluation:
@@ -87,9 +90,11 @@ class ClientEvaluation:
         # The order of the summands changes a sum's last digits, so it must not depend on when replies arrive.
         replies = sorted(replies, key=lambda reply: self._roster.client_at(reply.metadata.src_node_id) or 0)
         sized = [reply for reply in replies if has_size(reply, key)]
-        if len(sized) < len(replies):
-            left = len(replies) - len(sized)
-            log(WARNING, "Evaluation of round %d: %d replies without a usable size", number, left)
+        errors = [why_failed(reply) for reply in replies if reply.has_error()]
+        if errors:
+            log(WARNING, _ERRORS, number, len(errors), len(replies), errors[0])
+        if left := len(replies) - len(errors) - len(sized):
+            log(WARNING, _NO_SIZE, number, key, left, len(replies))
         self.by_group = {}
         for group, members in sorted(self._grouped(sized).items()):
             metrics = self._averaged(number, members, f"evaluations of group {group}, round {number}")
@@ -113,4 +118,10 @@ class ClientEvaluation:
             replies,
             [reply.content for reply in replies],
             what,
+            [self._name_of(reply) for reply in replies],
         )
+
+    def _name_of(self, reply: Message) -> str:
+        node = reply.metadata.src_node_id
+        client = self._roster.client_at(node)
+        return f"node-{node}" if client is None else self._roster.id_of(client)

@@ -94,7 +94,7 @@ class RoundEnding:
             num_ineligible=self._attendance.num_ineligible,
         )
         record = timed(record, replies, seconds)
-        self._log.ended(record)
+        self._log.ended(record, self._clients.logic.end_of_quarantine)
         return stepped, record
 
     def _stepped(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:

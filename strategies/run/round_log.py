@@ -5,12 +5,15 @@ from __future__ import annotations
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.common import log
 
-from ..clients.printable import listed
+from ..clients.printable import MOST_NAMES, listed
 from ..rounds.record import no_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ..clients.roster import Roster
     from ..options import Eligibility
     from ..rounds.record import RoundRecord
@@ -28,10 +31,17 @@ class RoundLog:
         The selector's class.
     name : str
         The selector's name.
+    declared_sizes : mapping of str to float
+        The data sizes that the operator declared, by identity.
     """
 
-    def __init__(self, roster: Roster, kind: type[Selector], name: str) -> None:
+    def __init__(
+        self, roster: Roster, kind: type[Selector], name: str, declared_sizes: Mapping[str, float]
+    ) -> None:
         self._roster, self._kind, self._name = roster, kind, name
+        self._declared_sizes = declared_sizes
+        self._rounds = self._skipped = 0  # the rounds that have ended, and how many of them were skipped
+        self._has_replies = False  # whether a usable reply has come
         self._eligible: tuple[str, int, int] | None = None  # the last logged conditions and numbers
         self._told_of_report = False  # whether the warning `no_report` was logged
 
@@ -70,8 +80,16 @@ class RoundLog:
         ]
         log(INFO, "Selected %s", listed(names) or "no client")
 
-    def ended(self, record: RoundRecord) -> None:
-        """Log the failures, the clipped values and the quarantined clients of a round."""
+    def ended(self, record: RoundRecord, back_in: Callable[[int, int], int]) -> None:
+        """Log the failures, the clipped values and the quarantined clients of a round.
+
+        ``back_in`` is `RoundLogic.end_of_quarantine`.
+
+        Two warnings are logged once: that no client reports what the selector learns from, and that no client
+        has reported its data size in the first round with a usable reply.
+        """
+        self._rounds += 1
+        self._skipped += bool(record.skipped)
         name = self._roster.id_of
         for client, reason in record.failures.items():
             log(WARNING, "Round %d without %s: %s", record.round, name(client), reason)
@@ -79,12 +97,26 @@ class RoundLog:
             log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
             quarantined = [
-                f"{name(client)} (silent)" if client in record.silent else name(client)
-                for client in record.quarantined
+                f"{name(client)} ({'silence' if client in record.silent else 'offences'}, back in round "
+                f"{back_in(record.round, client)})"
+                for client in record.quarantined[:MOST_NAMES]
             ]
-            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
+            more = [""] * (len(record.quarantined) - len(quarantined))
+            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined + more))
         if record.skipped:
             log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
         if not self._told_of_report and record.lacks(self._kind.report_used):
             self._told_of_report = True
             log(WARNING, no_report(self._kind))
+        if not self._has_replies and record.feedback.responded.any():
+            self._has_replies = True
+            declared = not self._declared_sizes.keys().isdisjoint(self._roster.ids())
+            if not declared and np.isnan(self._roster.sizes()).all():
+                log(WARNING, "No client reports num-examples: all count equally")
+
+    def finished(self) -> None:
+        """Log how many of the rounds that this object has seen were skipped, if any."""
+        if self._skipped == self._rounds > 0:
+            log(WARNING, "All rounds (%d) were skipped: the model is unchanged", self._rounds)
+        elif self._skipped:
+            log(WARNING, "%d of %d rounds were skipped", self._skipped, self._rounds)

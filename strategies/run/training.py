@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,16 +172,17 @@ class ClientTraining:
             The data size of each client, by which its metrics are weighted.
         """
         key, responded = self._step.base.weighted_by_key, record.feedback.responded
+        clients = record.selection.clients[responded].tolist()
         contents = [
             RecordDict({"metrics": MetricRecord({**reply.metrics, key: float(sizes[client])})})
-            for client, reply, used in zip(record.selection.clients, replies, responded, strict=True)
-            if used
+            for client, reply in zip(clients, compress(replies, responded), strict=True)
         ]
         found = averaged(
             lambda fit: self._step.train_metrics_aggr_fn(fit, key),
             contents,
             contents,
             f"metrics of round {record.round}",
+            [self._roster.id_of(client) for client in clients],
         )
         metrics = found or MetricRecord()
         metrics["num-clients"] = int(responded.sum())

@@ -24,7 +24,7 @@ class View(Enum):
     AGGREGATE = "the aggregate w + Δ, as its only reply"
     DRAWS = "each reply as it came, as often as its client was drawn"
     CLIENTS = "each reply as it came; ``num-examples`` is how often its client was drawn"
-    ESTIMATES = "w + S c_m (w_m - w) of each of S replies, whose plain mean is w + Δ"
+    ESTIMATES = "for each of the S replies, w + S c_m (w_m - w); the plain mean of these is w + Δ"
 
 
 SERVER_SIDE = (
@@ -109,10 +109,10 @@ def refusal(
 
     - *Robust* strategies treat a reply that is far from all others as an attack. A weight of 1/p would move
       an honest reply far from all others. So these strategies see unscaled replies, which is correct only if
-      all draws have equal weights. For example, if clients are drawn in proportion to their data, the median
-      of the draws is the median weighted by data. Strategies that use distances between replies see each
-      client once, because copies of a reply would support each other. Krum and MultiKrum take a mean weighted
-      by the number of draws; Bulyan gives each client one vote.
+      all draws have equal weights. For example, `md` draws clients in proportion to their data and gives all
+      draws the same weight. So the median of its draws estimates the median weighted by data. Strategies that
+      use distances between replies see each client once, because copies of a reply would support each other.
+      Krum and MultiKrum take a mean weighted by the number of draws; Bulyan gives each client one vote.
     - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths. If an update were
       multiplied by its weight, the divisor would contain the square of the weight. The paper of q-FedAvg
       assumes draws with equal weights.
@@ -151,8 +151,8 @@ def refusal(
             f"with variates = {variates!r} the step is a sum of differences between updates, but this "
             "strategy needs single replies; leave variates out"
             if view is not View.ESTIMATES
-            else f"with variates = {variates!r} the server remembers updates without noise, and sends their "
-            "mean to other clients; leave variates out"
+            else f"with variates = {variates!r} the server remembers updates without noise, and uses "
+            "their mean in later rounds; leave variates out"
         )
     with_replacement = bool((settings or {}).get("replacement", True))
     equal = selector.equal_weight_draws == "always" or (
@@ -193,8 +193,8 @@ def refusal(
     if clients_per_round is not None and clients_per_round < least:
         malicious = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
         return (
-            f"with num_malicious_nodes = {malicious} the strategy needs {least} replies, but "
-            f"clients_per_round = {clients_per_round}, or the smallest budget, allows fewer"
+            f"with num_malicious_nodes = {malicious} the strategy needs {least} replies, but the budget of a "
+            f"round (clients_per_round or its schedule) may be {clients_per_round} clients"
         )
     return ""
 
@@ -277,7 +277,8 @@ def check_buffered(
         )
     if selector.unbiased == "long-run":
         raise ValueError(
-            f"{name}: must not count which clients take part in whole rounds; use cluster-is, md or forecast"
+            f"{name}: must not compute weights from the clients that take part in each whole round; use "
+            "cluster-is, md or forecast"
         )
     if selector.part_names:
         raise ValueError(
@@ -296,8 +297,8 @@ def check_buffered(
         )
     if variates:
         raise ValueError(
-            f"variates = {variates!r} with mode = Buffered(...): the variates that a client receives are "
-            "outdated when its update arrives; use FedProx against client drift, or mode=None"
+            f"variates = {variates!r} with mode = Buffered(...): the variates of a client are outdated "
+            "when its update arrives; use FedProx against client drift, or mode=None"
         )
     if budget is not None:
         raise ValueError(

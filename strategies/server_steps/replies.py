@@ -1,4 +1,4 @@
-"""Makes the replies that a Flower strategy aggregates, in the form of clients' replies."""
+"""Makes the messages that a Flower strategy aggregates. They have the form of clients' replies."""
 
 from __future__ import annotations
 

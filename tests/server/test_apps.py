@@ -248,7 +248,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ),
         (
             {"mode": "buffered", "concurrency": 6, "selector": "flics"},
-            r"^selector = 'flics' with mode = 'buffered': must not count which clients .*; use .*md",
+            r"^selector = 'flics' with mode = 'buffered': must not compute weights from .*; use .*md",
         ),
         *(
             (

@@ -381,7 +381,7 @@ def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) ->
         ("pow-d", {}, "selector = 'pow-d' with mode = Buffered(...): must not poll candidates"),
         ("optimal", {}, "use forecast, or rpow-d instead of pow-d"),
         ("flics-private", {"selector_settings": {"group_shares": "1/1"}}, "must not poll candidates"),
-        ("flics", {}, "must not count which clients take part in whole rounds; use cluster-is"),
+        ("flics", {}, "must not compute weights from the clients that take part in each whole round"),
         ("personalised-osmd", {}, "must not scale parts of updates"),
         ("rpow-d", {"selector_settings": {"averaging": "sizes"}}, "averaging = 'sizes' with selector"),
         ("md", {"masked_updates": True}, "masked_updates = True with mode = Buffered(...): the masks cancel"),

@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from simulation.grid import InProcessGrid
 from strategies import ReportingClientApp, RoundRecord, SelectionStrategy
+from strategies.clients.reports import REPORT_NORM
 from strategies.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
 from strategies.options import Faults, Polling
 
@@ -128,8 +129,17 @@ def test_a_mod_passes_messages_that_are_not_rounded() -> None:
     assert np.array_equal(result.arrays["w"].numpy(), START + STEP)
 
 
-def test_masked_updates_are_not_rounded() -> None:
-    run(app(), masked_updates=True)
+def test_masked_updates_are_refused_before_the_first_message() -> None:
+    with pytest.raises(ValueError, match=r"masked_updates = True with a HalfPrecisionGrid: must be"):
+        run(app(), masked_updates=True)
+    assert not seen
+
+
+def test_messages_to_clients_that_mask_their_updates_are_not_rounded() -> None:
+    grid = HalfPrecisionGrid(InProcessGrid(app(), [{}]))
+    (node,) = grid.get_node_ids()
+    content = RecordDict({"arrays": model(), "config": ConfigRecord({REPORT_NORM: True})})
+    list(grid.send_and_receive([Message(content, node, "train")]))
     assert np.array_equal(seen[0]["w"], START)
 
 

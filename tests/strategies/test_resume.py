@@ -113,6 +113,23 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
+def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, caplog: Any) -> None:
+    line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
+    for asks, warnings in ((True, 0), (False, 1)):
+        caplog.clear()
+        folder, polling = tmp_path / str(asks), Polling(ask_status=asks, interval=0.01)
+        run(folder, 1, polling=polling)
+        run(folder, 3, on=grid(first_node=1000), resume=True, polling=polling)
+        assert sum(each.startswith(line) for each in caplog.messages) == warnings
+
+
+def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
+    run(tmp_path, 2)
+    _, records = run(tmp_path, 1, resume=True)
+    assert not records
+    assert "No round was run: the checkpoint, of round 2, is past round 1" in caplog.messages
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
 def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
@@ -164,6 +181,8 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
         ),
         ({"resume": False}, "holds a run; resume=True continues this run"),
         ({"seed": 6}, "seed = 6: the run to be resumed has 5"),
+        ({"clients_per_round": 4}, "clients_per_round = 4: the run to be resumed has 3$"),
+        ({"budget": 2}, r"= 3 with the budget Schedule\(.*\): the run to be resumed has 3$"),
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
         ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
         ({"server_strategy": FedAdam(fraction_evaluate=0.0)}, "server_strategy = 'FedAdam'"),

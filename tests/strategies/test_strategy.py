@@ -446,17 +446,88 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
 
         return answer
 
-    for selector, reported, told in (("afl", {}, 1), ("afl", {"train-loss": 0.5}, 0), ("md", {}, 0)):
+    nothing = (
+        "selector afl learns from train-loss, and no client has reported it: the selector has learned nothing"
+    )
+    some = "no client has reported it: the selector learns from diversities alone"
+    for selector, reported, line in (
+        ("afl", {}, nothing),
+        ("afl", {"train-loss": 0.5}, ""),
+        ("md", {}, ""),
+        ("prac-delta", {}, some),
+        ("prac-delta", {"gradient-variance": 0.5}, ""),
+    ):
         caplog.clear()
         grid = ToyGrid({1: node("a", **reported), 2: node("b", **reported)})
         SelectionStrategy(selector, clients_per_round=1, min_available_clients=2).start(
             grid, model(0), num_rounds=3
         )
-        warned = [
-            each.getMessage() for each in caplog.records if "no client has reported" in each.getMessage()
-        ]
-        assert len(warned) == told
-        assert all(each.startswith("selector afl learns from train-loss") for each in warned)
+        warned = [each for each in caplog.messages if "no client has reported" in each]
+        assert len(warned) == bool(line)
+        assert all(line in each for each in warned)
+
+
+@pytest.mark.parametrize(
+    ("usable", "line"),
+    [
+        (3, ""),
+        (2, "1 of 3 rounds were skipped"),
+        (0, "All rounds (3) were skipped: the model is unchanged"),
+    ],
+)
+def test_the_end_says_how_many_rounds_were_skipped(
+    usable: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(message: Message) -> Message:
+        good = message.metadata.group_id <= str(usable)
+        return trained(message, 1.0 if good else np.nan, num_examples=10)
+
+    strategy = SelectionStrategy("uniform", clients_per_round=1)
+    strategy.start(ToyGrid({1: node}), model(0), num_rounds=3)
+    assert [each for each in caplog.messages if "skipped" in each and "is skipped" not in each] == (
+        [line] if line else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "warnings"),
+    [
+        ("examples", {}, 1),
+        ("num-examples", {}, 0),
+        ("num_examples", {}, 0),
+        ("examples", {"overrides": Overrides(sizes={"a": 5})}, 0),
+        ("examples", {"polling": Polling(ask_status=True)}, 0),
+    ],
+)
+def test_it_is_logged_once_that_no_client_reports_its_size(
+    size: str, options: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(None)(message)
+        reply = trained(message, 1.0)
+        reply.content["metrics"] = MetricRecord({size: 10})
+        return reply
+
+    strategy = SelectionStrategy("uniform", clients_per_round=2, **options)
+    strategy.start(ToyGrid({1: node, 2: node}, names={1: "a", 2: "b"}), model(0), num_rounds=2)
+    assert caplog.messages.count("No client reports num-examples: all count equally") == warnings
+
+
+def test_the_log_says_why_evaluations_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type != "evaluate":
+            return stranger()(message)
+        if message.metadata.dst_node_id == 3:
+            return Message(RecordDict({"metrics": MetricRecord({"loss": 0.5})}), reply_to=message)
+        raise ValueError("no evaluate function\x1b[2J")
+
+    strategy = SelectionStrategy("uniform", clients_per_round=3, server_strategy=FedAdam())
+    strategy.start(ToyGrid(dict.fromkeys((1, 2, 3), node)), model(0), num_rounds=1)
+    (errors, sizes) = [each for each in caplog.messages if each.startswith("Evaluation of round 1: ")]
+    assert errors.startswith("Evaluation of round 1: errors in 2 of 3 replies; the first is error 2: ")
+    assert "no evaluate function\\x1b[2J" in errors
+    assert sizes == "Evaluation of round 1: no usable num-examples in 1 of 3 replies"
 
 
 def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,7 +72,8 @@ class SuperExecThread(threading.Thread):
     handlers : module
         A module of Flower whose functions answer the requests of apps.
     due : threading.Event
-        Other threads set this event when there is a task. This thread then looks for tasks at once.
+        In a SuperNode, other threads set this event when there is a task. This thread then looks for tasks at
+        once. In a SuperLink, nothing sets the event.
     interval : float
         The thread looks for tasks at least once in this many seconds, even if `due` is not set.
     """
@@ -156,8 +157,9 @@ class SuperExecThread(threading.Thread):
         (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # A task that has not begun is not reported: an app that was not forked has no channel (`_Apps.start`)
-        # and may still be starting, and Flower starts a forked app again.
+        # Only a running task is reported, because an app whose task has not begun may still be starting: an
+        # app that was not forked has no channel (`_Apps.start`). If it has in fact ended, Flower starts it
+        # again when the task's token expires.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):

@@ -1,4 +1,4 @@
-// Requests the run's numbers again and again, and shows them. All text is set as text, never as HTML.
+// Requests the run's numbers, gives each trial a colour and dashes, and shows all. Texts are never set as HTML.
 "use strict";
 
 const $ = (id) => document.getElementById(id);

@@ -321,6 +321,10 @@ class Guard:
         """Return the clients that are quarantined for offences in a round, ascending."""
         return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
 
+    def quarantined_until(self, client: int) -> int:
+        """Return the first round after a client's last quarantine; 0 if there was none."""
+        return int(self._quarantined_until[client])
+
     def count_draws(self, round: int, clients: Ints, expected: Floats) -> None:
         """Remember which clients were drawn in a round. Call this once per round.
 

@@ -95,6 +95,10 @@ class Patience:
         """Return the clients that are quarantined in a round, ascending."""
         return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
 
+    def quarantined_until(self, client: int) -> int:
+        """Return the first round after a client's last quarantine; 0 if there was none."""
+        return int(self._quarantined_until[client])
+
     def heard(self, kind: int, clients: Ints, seconds: Floats) -> None:
         """Learn that clients (n,) took ``seconds`` (n,) to answer. ``kind`` is an index into `KINDS`."""
         known = self._times[clients, kind]

@@ -56,6 +56,15 @@ def test_a_foreign_client_may_report_its_data_size_only() -> None:
     assert read_report(content) == Report(num_examples=7)
 
 
+def test_underscores_in_the_two_names_of_foreign_apps_are_read() -> None:
+    other = {"num_examples": 7, "train_loss": 0.5}
+    read = [
+        read_report(RecordDict({"m": MetricRecord(each)})) for each in (other, {"num-examples": 8, **other})
+    ]
+    assert read == [Report(num_examples=7, train_loss=0.5), Report(num_examples=8, train_loss=0.5)]
+    assert read_report(RecordDict({"m": MetricRecord(other | {"n": 9})}), "n").num_examples == 9
+
+
 WRONG: list[tuple[str, Any]] = [
     ("client-id", ""),
     ("client-id", "x" * 129),

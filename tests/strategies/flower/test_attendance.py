@@ -247,7 +247,9 @@ def test_an_implausible_claim_of_size_is_clipped() -> None:
     assert sizes["liar"] <= 30
 
 
-def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again() -> None:
+def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes = {n: client(f"c{n}") for n in range(1, 5)}
     nodes[5] = BAD_NODES["nan"]
     _, records, strategy = run(ToyGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
@@ -260,6 +262,8 @@ def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again() -> None:
         bad not in record.selection.clients for record, out in zip(records, quarantined, strict=True) if out
     )
     assert {client for record in records for client in record.quarantined} == {bad}
+    for round in (4, 13):
+        assert f"Quarantined in round {round}: garbage (offences, back in round 14)" in caplog.messages
 
 
 def test_groups_are_declared_or_reported() -> None:

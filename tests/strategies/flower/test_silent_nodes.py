@@ -239,6 +239,15 @@ def test_a_superlink_that_does_not_answer_is_no_silence_of_clients() -> None:
     assert not any(record.failures or record.silent for record in records)
 
 
+def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    _, records = play(federation("full", [3]), "full", rounds=6)
+    assert [record.round for record in records if record.silent] == [2, 3, 4, 5]
+    lines = [each for each in caplog.messages if each.startswith("Quarantined")]
+    assert [each.partition(": ")[0] for each in lines] == [f"Quarantined in round {n}" for n in range(2, 6)]
+    assert all(each.endswith(" (silence, back in round 6)") for each in lines)
+
+
 def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
     whole = play(federation("pow-d", [3, 4]), "pow-d", rounds=12)[1]
     first = play(federation("pow-d", [3, 4]), "pow-d", 5, checkpoints=Checkpoints(tmp_path))[1]

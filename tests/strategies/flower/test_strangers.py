@@ -301,28 +301,29 @@ def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path: Path) -> None
     node = trains({"a": [0.5] * 1_000_000})
     _, records, text = run(ToyGrid({100: node}), "full", folder=tmp_path, clients_per_round=1)
     assert all(record.feedback.responded.all() for record in records)
-    assert "1 replies were left out of the metrics of round 1" in text
+    assert "Left out of the metrics of round 1: honest-9 (over 1000 numbers)" in text
     assert len(text) < 20_000
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 600_000
 
 
 @pytest.mark.parametrize(
-    "metrics",
+    ("metrics", "reason"),
     [
-        {f"m{n}": 0.5 for n in range(101)},
-        {"a": [0.5] * 1001},
-        {"x" * 129: 1.0},
-        {CLEAR: 1.0},
-        {"a": 10**400},
-        {"a": [1.0, float("nan")]},
+        ({f"m{n}": 0.5 for n in range(101)}, "over 100 metrics"),
+        ({"a": [0.5] * 1001}, "over 1000 numbers"),
+        ({"x" * 129: 1.0}, f"the name {'x' * 39}… is not printable, or over 128 characters long"),
+        ({CLEAR: 1.0}, "the name \\x1b[2J is not printable, or over 128 characters long"),
+        ({"a": 10**400}, "a is not finite"),
+        ({"a": [1.0, float("nan")]}, "a is not finite"),
+        ({"b": 1.0, "a": 1.0}, "missing, added or of another length: a, b"),
     ],
 )
-def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics: dict[str, Any]) -> None:
+def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics: dict[str, Any], reason: str) -> None:
     strategy = FedAvg(fraction_evaluate=0.0)
     grid = federation({100: trains(metrics)})
     _, records, text = run(grid, "full", clients_per_round=7, rounds=1, server_strategy=strategy)
     assert records[0].feedback.responded.all()
-    assert "1 replies were left out of the metrics of round 1" in text
+    assert f"Left out of the metrics of round 1: honest-9 ({reason})" in text
     assert ", loss 3.5, " in text
 
 

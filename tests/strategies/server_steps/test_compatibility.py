@@ -369,7 +369,7 @@ def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy: 
     )
     ServerStep(strategy, "uniform", clients_per_round=polls_for)
     with pytest.raises(
-        ValueError, match=rf"needs {polls_for} replies, but clients_per_round = {polls_for - 1}"
+        ValueError, match=rf"needs {polls_for} replies, but the budget .* may be {polls_for - 1} clients"
     ):
         ServerStep(strategy, "uniform", clients_per_round=polls_for - 1)
 
