@@ -350,7 +350,6 @@ EXPERIMENTS = (
         f"outside). {_HOW} {_OURS} FedAvg falls behind where groups are unequally available, but by less "
         "than in the paper; selection alone cannot explain the paper's figures for FedAvg. For uniform "
         "availability the paper's text has Naive ahead of FLICS, its Table I behind; here they are level. "
-        ""
         "In the paper's processes, Naive's mean accuracy is within a point of FLICS-AVG's. "
         "Where some of its quotas cannot be filled, its worst "
         "group is worse on some data.",
