@@ -504,6 +504,20 @@ def _explain(details: Any) -> str:
     return f"{name} = {details['input']!r}: {reason}"
 
 
+_OTHER_WORDS = {
+    "lr": "learning-rate",
+    "epochs": "local-steps",
+    "local-epochs": "local-steps",
+    "fraction-train": "clients-per-round",
+    "num-supernodes": "num-clients",
+    "num-server-rounds": "num-rounds",
+    "strategy": "server-strategy",
+    "dataset": "task",
+    "model": "task",
+}
+"""Words that other programs use for a setting -> the setting."""
+
+
 def _why_unknown(name: str, value: Any) -> str:
     """Return the end of the message about an unknown setting: which setting the user may have meant."""
     key = name.replace("-", "_")
@@ -512,6 +526,8 @@ def _why_unknown(name: str, value: Any) -> str:
             f"not a setting of the run, but of {', '.join(owners)}; write it into selector-settings, or use "
             f"--selector {owners[0]}:{key}={value}"
         )
+    if name in _OTHER_WORDS:
+        return f"unknown setting (did you mean {_OTHER_WORDS[name]}?)"
     known = [field.alias or key for key, field in RunSettings.model_fields.items()]
     return f"unknown setting{did_you_mean(name, known) or '; the settings are ' + ', '.join(known)}"
 

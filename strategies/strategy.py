@@ -186,7 +186,8 @@ class SelectionStrategy(Strategy):
         **unknown: Never,
     ) -> None:
         if unknown:
-            refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)))
+            own = selectors.selector_type(selector).allowed_settings() if isinstance(selector, str) else ()
+            refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)), own)
         check_kinds(
             selector=selector,
             selector_settings=selector_settings,

@@ -11,7 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from server.history import FILE_NAME, RunHistory
+from server.history import FILE_NAME, RunHistory, no_history
 from server.settings import parse_settings, read_client_sizes
 from strategies.advice import BASELINE, Findings, LoggedRound, check_candidate, check_log, study
 from strategies.options import GuardSettings
@@ -76,9 +76,7 @@ def find_history(run: Path) -> RunHistory:
     """
     paths = [run / FILE_NAME] if (run / FILE_NAME).exists() else sorted(run.glob(f"*/{FILE_NAME}"))
     if not paths:
-        raise ValueError(
-            f"{run}: holds no history ({FILE_NAME}); must be the folder of a run, a trial or a comparison"
-        )
+        raise ValueError(no_history(run))
     found, problems = [], []
     for path in paths:
         history = RunHistory(path)

@@ -71,7 +71,7 @@ replaces control characters in all texts by escapes; `Tail` and `read_lines` do 
 """
 
 from .parsing import FILE_NAME, TOLD_TO_END, VERSION, Line, VersionError, read_lines
-from .reader import RunHistory, read_run
+from .reader import RunHistory, no_history, read_run
 from .tail import Tail
 from .writer import HistoryWriter
 
@@ -84,6 +84,7 @@ __all__ = [
     "RunHistory",
     "Tail",
     "VersionError",
+    "no_history",
     "read_lines",
     "read_run",
 ]

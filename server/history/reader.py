@@ -169,6 +169,15 @@ class RunHistory:
             raise ValueError(f"clients holds {max(line['clients'])}, and {len(self.client_ids)} are known")
 
 
+def no_history(folder: Path) -> str:
+    """Return the message for a folder that holds no history. For a sweep's folder, it names a trial."""
+    message = (
+        f"{folder}: holds no history ({FILE_NAME}); must be the folder of a run, a trial or a comparison"
+    )
+    of_sweep = next(folder.glob(f"trials/*/{FILE_NAME}"), None)
+    return f"{message}; of a sweep, name a trial, such as {of_sweep.parent}" if of_sweep else message
+
+
 def read_run(folder: Path) -> list[RunHistory]:
     """Read the history of a run, or all histories of a comparison, in the order in which the runs began.
 
@@ -185,9 +194,7 @@ def read_run(folder: Path) -> list[RunHistory]:
     own = folder / FILE_NAME
     runs = [RunHistory(path) for path in ([own] if own.exists() else sorted(folder.glob(f"*/{FILE_NAME}")))]
     if not runs:
-        raise ValueError(
-            f"{folder}: holds no history ({FILE_NAME}); must be the folder of a run, a trial or a comparison"
-        )
+        raise ValueError(no_history(folder))
     for run in runs:
         run.read(skip_damaged=True)
     return sorted(runs, key=lambda run: str(run.settings.get("started")))

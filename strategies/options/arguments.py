@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
 from inspect import signature
@@ -45,7 +45,9 @@ _ELSEWHERE = {
 """What replaces an argument of Flower's FedAvg, or an option that belongs to a group of options."""
 
 
-def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[str]) -> None:
+def refuse_unknown(
+    strategy: str, unknown: Mapping[str, Any], known: Iterable[str], of_selector: Collection[str] = ()
+) -> None:
     """Raise a TypeError if there is an unknown argument; the message names what to use instead.
 
     Parameters
@@ -56,11 +58,18 @@ def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[st
         The unknown arguments, by name.
     known : iterable of str
         The names of the strategy's arguments.
+    of_selector : collection of str (default: empty)
+        The names of the selector's settings, if they are the argument ``selector_settings``.
     """
     for name, value in unknown.items():
         if name in _ELSEWHERE:
             raise TypeError(
                 f"{name} = {value!r:.100}: {strategy} has {_ELSEWHERE[name].replace('{name}', name)} instead"
+            )
+        if name in of_selector:
+            raise TypeError(
+                f"{name} = {value!r:.100}: is a setting of the selector; use "
+                f"selector_settings={{{name!r}: {value!r:.100}}}"
             )
         hint = did_you_mean(name, [each for each in known if each not in ("self", "options", "unknown")])
         raise TypeError(f"{name} = {value!r:.100}: {strategy} has no such argument{hint}")

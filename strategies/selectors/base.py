@@ -59,7 +59,7 @@ class Selector(ABC):
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
     """When E[sum_m c_m u_m] equals sum_m s_m u_m for any fixed updates u, where s is `target_shares`: in each
     round ("round"), only on average over many rounds in which availability varies ("long-run"), or never
-    ("none")."""
+    ("none"). For selectors with `polls_for`, a client without a usable report counts as unavailable."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
     """The numbers that candidates must report before `select`: some of "loss", "update_norm",
     "gradient_variance", "diversity", "group"."""

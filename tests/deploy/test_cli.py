@@ -79,6 +79,7 @@ def taken_port() -> Iterator[int]:
         ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
         ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp' or 'scaffold'"),
         ("--set no-such=1", "no-such = 1: unknown setting; the settings are selector"),
+        ("--set lr=3", "lr = 3: unknown setting (did you mean learning-rate?)"),
         (
             "--set min-shares=2",
             "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or use "

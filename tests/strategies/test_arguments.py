@@ -44,6 +44,11 @@ def test_an_unknown_argument_gets_its_replacement(name: str, instead: str) -> No
         AdaptiveOSMD(clients_per_round=2, **{name: 3})
 
 
+def test_a_setting_of_the_selector_is_refused_with_the_argument_that_takes_it() -> None:
+    with pytest.raises(TypeError, match=r"alpha = 0\.2: is a setting .* selector_settings=\{'alpha': 0\.2\}"):
+        SelectionStrategy("osmd", alpha=0.2, clients_per_round=3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["fraction_train", "client_per_round"])
 def test_an_unknown_argument_is_named_before_the_missing_one(name: str) -> None:
     """A newcomer only replaces the name of the class: ``FedAvg(fraction_train=0.1)``."""

@@ -49,6 +49,9 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
     all clients in this round. Here the norm of a client is that of its last update.
 
+    With the floor and with replacement, each draw of a client adds at most 2 M/(K ε) to its W: n_c is at
+    least Q_c/2 if Q_c >= 1.
+
     A cluster gets its share of the draws however small its norms are. So if half of the clients have small
     norms, ``fed-is`` is better.
     """

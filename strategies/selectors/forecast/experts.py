@@ -28,6 +28,7 @@ RIDGE, STEEPEST = 4.0, 3.0
 WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
 X = WIDTH * np.arange(-REACH, REACH + 1, dtype=np.float64)  # (C,) x of each class
 SMALLEST_Y, LARGEST_Y = 1e-4, 1e12
+SMALLEST_MEAN = 1e-100
 TERMS = 5
 
 
@@ -81,7 +82,7 @@ def prior_of(sums: Floats) -> Prior:
     flat = np.exp(-b * X)
     mean = float(total @ flat / n)
     log_geometric = float((log_means.sum() - b * (count @ X)) / n)
-    if mean <= 0:  # all norms are 0
+    if mean < SMALLEST_MEAN:  # all norms are 0, or so small that their squares would vanish
         return Prior(0.0, log_geometric, b, 1.0, np.exp(b * X))
     unlikeness = math.sqrt(max(1.0, float(squares @ flat**2 / n) / mean**2))
     return Prior(math.log(mean), log_geometric, b, unlikeness, mean * np.exp(b * X))
@@ -180,7 +181,7 @@ def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
     """
     if not y.size:
         return 0.0, spread
-    ratio = np.log(np.maximum(y, 1e-300) / theta)
+    ratio = np.log(np.maximum(np.maximum(y, 1e-300) / theta, 1e-300))
     median, found = float(np.median(ratio)), 0.0
     if y.size >= 3 and median > max(RESTART, RESTART_DEVIATIONS * spread / math.sqrt(y.size)):
         found = median

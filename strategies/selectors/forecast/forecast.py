@@ -29,6 +29,7 @@ CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
 TRIES = 8
+LARGEST_MEAN = 1e100  # means of y beyond this, or below 1 / this, are reduced when sizes change
 
 
 class _Layout(NamedTuple):
@@ -71,7 +72,7 @@ class ForecastSelector(StreamSelector):
     mean square of s/π over the seen clients, divided by the mean of s/π, where s is the mean of a client's y.
     The page docs/forecast.md derives these equations, and states what the selector can lose;
     docs/results/forecast.md has the measurements. The importance of a draw is at most 20 times its importance
-    under uniform sampling.
+    under uniform sampling if all clients are available, and at most 20 M/n times if n of M are.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
@@ -127,8 +128,18 @@ class ForecastSelector(StreamSelector):
         means[rows] *= ratio[:, None]
         log_means[rows] += np.log(ratio)[:, None]
         scores[rows] *= ratio
+        known = means[rows]
+        extreme = ((known > LARGEST_MEAN) | ((known > 0) & (known < 1 / LARGEST_MEAN))).any()
+        if extreme:  # the squares of means must neither overflow nor vanish
+            means[rows] = np.where(known < 1 / LARGEST_MEAN, 0.0, np.minimum(known, LARGEST_MEAN))
+            log_means = np.clip(log_means, -math.log(LARGEST_MEAN), math.log(LARGEST_MEAN))
         self._assign({"means": means, "log_means": log_means, "scores": scores})
         self._assign({"sums": self._summed(self._registered)})
+        if extreme:
+            weights, prior = np.exp(self._array("log_weights")), experts.prior_of(self._array("sums"))
+            scores = scores.copy()
+            scores[rows] = self._scores(np.arange(rows.stop), weights, prior, self._array("shifts"))
+            self._assign({"scores": scores})
 
     def _initial_state(self) -> dict[str, Array]:
         room = 16

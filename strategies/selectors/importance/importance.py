@@ -39,7 +39,7 @@ class ImportanceSelector(ProbabilitySelector):
     For equal λ these are the papers' probabilities. For other λ, p ∝ λ s minimises the same bounds. If all
     scores are 0, p = λ. Without the floor ε/M, a client with a score of 0 would never be drawn again and
     would be missing in the aggregate. With the floor and with replacement, each draw of a client adds at most
-    M/(K ε) to the client's W.
+    M/(K ε) to the client's W. (With `cluster-is`: at most 2 M/(K ε).)
     """
 
     settings_type = ImportanceSettings

@@ -48,7 +48,7 @@ class PersonalisedOSMDSelector(Selector):
 
     For each part j, an Adaptive-OSMD sampler has the distribution p_j. The sampler learns from ||g_j,m|| of
     the clients that were drawn from p_j. K_2 is `personal_share` times K, rounded, and K_1 = K - K_2; both
-    are at least 1. A client that is drawn from both p_1 and p_2 trains once.
+    are at least 1, so K = 1 makes two draws, too. A client that is drawn from both p_1 and p_2 trains once.
 
     A selected client sends one update, u_m = s_1 g_1,m + s_2 g_2,m. ``Selection.parts`` holds the scales
     s_j = W_j,m / W_m, where W_m = max(W_1,m, W_2,m), and the client's weight is W_m λ_m. The client need not
@@ -90,7 +90,7 @@ class PersonalisedOSMDSelector(Selector):
         )
 
     def _shares(self, k: int) -> tuple[int, int]:
-        """Return (K_1, K_2) for K = `k` draws; both are at least 1."""
+        """Return (K_1, K_2) for K = `k` draws; both are at least 1, even if K is 1."""
         second = min(max(1, round(k * self._settings.personal_share)), max(1, k - 1))
         return max(1, k - second), second
 

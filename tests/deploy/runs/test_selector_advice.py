@@ -251,3 +251,11 @@ def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
         result = cohort("advise", *arguments)
         assert result.exit_code == 2, result.output
         assert message in result.stderr
+
+
+def test_the_folder_of_a_sweep_is_refused_with_a_trial(tmp_path: Path) -> None:
+    trial = tmp_path / "trials" / "md-seed-1"
+    trial.mkdir(parents=True)
+    (trial / "history.jsonl").write_text("")
+    for command in ("advise", "plot"):
+        assert f"of a sweep, name a trial, such as {trial}" in cohort(command, tmp_path).stderr

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
-from strategies.selectors import Selection
+from strategies.selectors import Selection, create
 from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.forecast.forecast import ForecastSelector
@@ -431,3 +433,25 @@ def test_a_query_before_the_first_round_saves_the_exploration():
         return total
 
     assert lost(informed=True) < 0.2 * lost(informed=False)
+
+
+SIZES = st.sampled_from([1e-100, 1e-60, 1e-20, 1.0, 1e20, 1e60, 1e100])
+NORMS = st.sampled_from([0.0, 5e-324, 1e-100, 1.0, 1e100])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["forecast", "timed-forecast"])
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(
+    st.lists(SIZES, min_size=3, max_size=3),
+    st.lists(st.tuples(SIZES, st.sampled_from([0, 1, 2]), NORMS), min_size=4, max_size=8),
+)
+def test_sizes_that_change_by_any_factor_leave_probabilities(name, sizes, changes):
+    selector = create(name, 3, client_sizes=sizes, clients_per_round=2, num_rounds=9)
+    for round, (size, client, norm) in enumerate(changes):
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(np.full(selection.clients.size, norm)))
+        selector.set_sizes([client], [size])
+        p = selector.probabilities
+        assert p.sum() == pytest.approx(1)
+        assert (p > 0).all()

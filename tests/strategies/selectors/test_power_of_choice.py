@@ -350,3 +350,13 @@ def test_a_selected_client_that_never_responded_counts_as_typical():
     expected = np.full(again.num_clients, np.inf)
     expected[[silent, heard]] = 3.0
     np.testing.assert_array_equal(again._last_losses(), expected)
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_near_the_largest_float_have_a_finite_median():
+    selector = make(RPowDSelector, 3, clients_per_round=2)
+    huge = np.full(2, 1.7e308)
+    selector.update(0, selector.select(0, available=[0, 1]), feedback([1.0, 1.0], losses=huge))
+    silent = feedback([np.nan], losses=[np.nan], responded=[False])
+    selector.update(1, selector.select(1, available=[2]), silent)
+    assert np.isfinite(selector._last_losses()).all()
