@@ -1,8 +1,8 @@
 """Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
-others. `closure` finds these files. Comments, docstrings and blank lines do not change a digest, since they
-change no result.
+others. `closure` finds these files. Comments, docstrings, blank lines and texts for a page of results
+(`TEXTS`) do not change a digest, since they change no result.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from deploy.flower.app_folder import CODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+TEXTS = ("claim", "note", "title")
+"""A string that a call gets by one of these names is text for a page, such as the note of an `Experiment`."""
 
 
 def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
@@ -137,13 +140,20 @@ def _imports_relatively(node: ast.Call) -> bool:
 
 @cache
 def _code(file: Path) -> str:
-    """Return the text of a source file without comments, docstrings and blank lines."""
+    """Return the text of a source file without comments, docstrings, texts for pages, and blank lines."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
+    for value in _texts(_tree(file)) if any(f"{name}=" in text for name in TEXTS) else ():
+        first, last = value.lineno - 1, value.end_lineno - 1  # type: ignore[operator]
+        rest = lines[last].encode()[value.end_col_offset :].decode()
+        lines[first : last + 1] = [
+            lines[first].encode()[: value.col_offset].decode() + rest,
+            *[""] * (last - first),
+        ]
     waiting: list[ast.AST] = [_tree(file)]
     while waiting:
         node = waiting.pop()
@@ -156,3 +166,19 @@ def _code(file: Path) -> str:
             ):
                 lines[each.lineno - 1 : each.end_lineno] = [""] * (each.end_lineno - each.lineno + 1)  # type: ignore[operator]
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _texts(tree: ast.Module) -> list[ast.expr]:
+    """Return the strings, also f-strings, that calls get by a name of `TEXTS`, the last in the file first."""
+    found = [
+        keyword.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg in TEXTS
+        and (
+            isinstance(keyword.value, ast.JoinedStr)
+            or (isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str))
+        )
+    ]
+    return sorted(found, key=lambda value: (value.lineno, value.col_offset), reverse=True)

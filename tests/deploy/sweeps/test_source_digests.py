@@ -69,6 +69,25 @@ def test_only_code_changes_a_digest(tmp_path: Path, after: str, same: bool) -> N
     assert (found[0] == found[1]) is same
 
 
+@pytest.mark.parametrize(
+    ("after", "same"),
+    [
+        ('e = E(\n    run,\n    note="Bätch of 5 "\n    f"in {K}.",\n    k=3,\n)\n', True),
+        ('e = E(run, title="One", k=3)\n', False),
+        ('e = E(\n    run,\n    note="One",\n    k=4,\n)\n', False),
+        ("e = E(\n    run,\n    note=f(2),\n    k=3,\n)\n", False),
+    ],
+    ids=["another note of two lines", "another text", "a number after the note", "a note that is computed"],
+)
+def test_a_note_changes_no_digest(tmp_path: Path, after: str, same: bool) -> None:
+    before = 'e = E(\n    run,\n    note="Zäh: one line",\n    k=3,\n)\n'
+    for name, text in (("a", before), ("b", after)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f.py").write_text(text, encoding="utf-8")
+    found = [digest([tmp_path / name / "f.py"], tmp_path / name) for name in "ab"]
+    assert (found[0] == found[1]) is same
+
+
 def test_a_text_with_a_hash_sign_counts_to_its_end(tmp_path: Path) -> None:
     found = []
     for name, text in (("a", 'x = "# one"\n'), ("b", 'x = "# two"\n')):
