@@ -210,12 +210,15 @@ EXPERIMENTS = (
             {"FedAvg": "1.803; 3.67", "IS": "1.414; 2.37", "DELTA": ".500; 5.34; .30; 7.4"},
             ("its pair, plain mean", "MSE", "bias of 1/(Kp) w/o repl.", "the same, %"),
         ),
-        claim="the mean of the preferred pair is nearest to the mean of all clients for DELTA, then IS, then "
-        "FedAvg.",
-        note="Distances from the mean of all, (4, 0). Its pair: the pair that the paper assumes; expected: "
-        "the mean over pairs drawn without replacement. MSE is that of the unbiased estimate, exact and "
-        "measured; DELTA has the largest MSE and IS the smallest. Without replacement the "
-        "selectors' weights are unbiased (the rest is noise), plain 1/(K p) is not, unless all p are equal.",
+        claim="each method prefers a pair of clients. The mean of DELTA's pair is the nearest to the "
+        "mean of all clients, before that of IS' pair and that of FedAvg's pair.",
+        note='The first two columns are distances from the mean of all clients, (4, 0). "its pair" is '
+        'the pair that the paper assumes, and "expected" is the mean distance over pairs drawn '
+        "without replacement. MSE is the mean squared error of the unbiased estimate, exact and "
+        "measured; DELTA has the largest MSE and IS the smallest. Without replacement, the "
+        "selectors' weights are unbiased, so the measured bias is only noise. The weights 1/(K "
+        "p) are biased without replacement, unless all p are equal; the last column has this "
+        "bias in % of the mean's norm.",
     ),
     Experiment(
         name="delta-variance",
@@ -226,13 +229,15 @@ EXPERIMENTS = (
             {"common 0": ".98; .98", "common 3": ".95; 1.22", "heavy-tailed": ".54; .63; .716; .658"},
             ("IS", "DELTA", "rel. RMSE, draws", "rel. RMSE, fixed size"),
         ),
-        claim="DELTA reduces the variance at least as much as IS, and is never worse than uniform sampling.",
-        note="50 clients, 5 draws: exact. Gradients have no noise, so DELTA's p is in proportion to ζ (the "
-        "paper's has σ, too). Updates are N(0, 1) in 20 dimensions plus a common part whose norm "
-        "is the given multiple of theirs; heavy-tailed: common 1, and each client's own part times "
-        "lognormal(0, 1). IS is the minimum for draws with replacement. Relative RMSE of the estimate of IS "
-        "with the floor, over 2000 rounds: 5 draws, 5 draws without replacement, and the exact fixed-size "
-        "design.",
+        claim="DELTA reduces the variance at least as much as IS, and its variance is never above that "
+        "of uniform sampling.",
+        note="The variances are exact, for 5 draws of 50 clients. Gradients have no noise, so DELTA's "
+        "p is in proportion to ζ (the paper's p also depends on σ). Updates are N(0, 1) in 20 "
+        "dimensions plus a common part, whose norm is the given multiple of the rest's norm. In "
+        "row heavy-tailed this multiple is 1, and each client's own part is multiplied by "
+        "lognormal(0, 1). IS has the least variance of all draws with replacement. The last "
+        "three columns have the relative RMSE of IS' estimate with the floor, over 2000 rounds: "
+        "of 5 draws, of 5 draws without replacement, and of the exact fixed-size design.",
     ),
     Experiment(
         name="delta-floor",
@@ -243,9 +248,9 @@ EXPERIMENTS = (
             {"all equal": "200", "without floor": "7; 6", "floor 0.1": "27; 1"},
             ("effective sample size", "log10 largest weight"),
         ),
-        note="200 clients with lognormal(0, 1) scores, of which a tenth are divided by a million; prac-is "
-        "has learned all of them. Weights are 1/(M q); effective sample size = (sum of weights)² / sum of "
-        "squares, over all clients.",
+        note="The scores of 200 clients are lognormal(0, 1), and a tenth of the scores are divided by "
+        "a million. prac-is has learned all scores. A client's weight is 1/(M q). The effective "
+        "sample size is (sum of weights)² / sum of squared weights, over all clients.",
         digits=1,
     ),
 )

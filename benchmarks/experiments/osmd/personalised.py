@@ -157,12 +157,13 @@ EXPERIMENTS = (
         "the problem is ours",
         run=run,
         seeds=20,
-        claim="a sampler for each part of the gradient has at most the variance of one sampler for both "
-        "(argued, not measured).",
-        note="Ratios to the first row. Squared error: of the steps, summed over the rounds. One sampler: "
-        "every draw makes the whole gradient; two samplers: half the draws make each part. So a part has "
-        "half as many draws as with one sampler, or equally many with 2K draws. × = factor on the printed "
-        "rates (v2). Every row trains its own model.",
+        claim="two samplers, one for each part of the gradient, have at most the variance of one "
+        "sampler for both parts (the paper argues this, and does not measure it).",
+        note="All cells are ratios to the first row. The squared error is that of the steps, summed "
+        "over the rounds. With one sampler, every draw makes the whole gradient. With two "
+        "samplers, half of the draws make each part, so a part has half as many draws as with "
+        "one sampler; with 2K draws, it has equally many. × is a factor on the printed rates of "
+        "the later version (v2). Every row trains its own model.",
         log_y=True,
     ),
 )

@@ -286,12 +286,13 @@ EXPERIMENTS = tuple(
         run=partial(run, ways={"batch 1": {"batch_size": 1}}, step_size=step_size, rows=_authors_trials),
         seeds=10,
         claim="Adaptive-OSMD trains faster than uniform sampling, MABS, VRB and Avare on all data sets.",
-        note="Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. By our "
-        "reading of the authors' script, which we have not run: a mini-batch is one image, whatever the text "
-        "says, and ā, the largest a before training, has the weights 1/M in place of λ. A client of 100 "
-        "images then has an a/ā of about 107, and the rates are as much larger. ā with λ: as the paper "
-        "defines it. γ is scale-free, unless the row says printed γ. 10 seeds (the paper: 5). Every row "
-        "trains its own model on the same mini-batches.",
+        note="Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. "
+        "The setting is our reading of the authors' script, which we have not run. A mini-batch "
+        "is one image, although the paper's text says 5. ā is the largest a before training, "
+        "computed with the weights 1/M in place of λ. So the a of a client with 100 images can "
+        'reach about 107 ā, as if the rates were larger by this factor. In row "ā with λ", ā is '
+        "as the paper defines it. γ is scale-free, unless the row says printed γ. There are 10 "
+        "seeds (the paper: 5). Every row trains its own model on the same mini-batches.",
         log_y=True,
         data=file,
     )
