@@ -50,7 +50,7 @@ class EligibleClients:
         Raises
         ------
         TypeError, ValueError
-            If a function was given, and it returned no conditions.
+            If a function was given, and it returned neither an `Eligibility` nor text with valid conditions.
         """
         if self._of_round is not None:
             self.conditions = self._of_round(round)

@@ -210,7 +210,7 @@ PAPER = Paper(
             "rand's rounds (the paper: a third) and has a higher floor, as claimed. d = 2m needs .44 (the "
             "paper: half), but its last loss is below rand's. The paper says that adapow-d reaches rand's "
             "minimum 3 times as fast. Here adapow-d comes within 5 % of rand's last loss in .8 (.7 to .9) of "
-            "rand's rounds; a rerun of the 20 seeds gave this number, which the data file does not have. "
+            "rand's rounds (the column \"rounds to rand's\"). "
             "With three clients a round, d = 10m is not faster than rand. The 800 rounds are ours.",
             ("poc-synthetic",),
         ),

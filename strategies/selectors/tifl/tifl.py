@@ -43,11 +43,11 @@ class TiFLSelector(PlainMeanSelector):
     nearest first, and then from the slower ones.
 
     Differences from the paper: TiFL first lets all clients train for some rounds to learn their durations.
-    Here clients without a duration are one more tier, which is drawn with their share of the available
-    clients. The paper leaves out clients that did not reply in those rounds. Here a client that did not reply
-    counts with the longest duration of its round. The paper's weights are those of ``averaging="sizes"``. The
-    adaptive policy (Algorithm 2) is missing, since it needs the accuracy of the model on test data of each
-    tier's clients.
+    Here the clients without a duration form a sixth tier. The probability of drawing this tier is its share
+    of the available clients. The paper leaves out clients that did not reply in those rounds. Here a client
+    that did not reply counts with the longest duration of its round. The paper's weights are those of
+    ``averaging="sizes"``. The adaptive policy (Algorithm 2) is missing, since it needs the accuracy of the
+    model on test data of each tier's clients.
 
     The aggregate is biased: the probability of a client depends on the number of available clients in its
     tier, and with most policies on its speed.
