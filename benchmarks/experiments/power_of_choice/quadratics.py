@@ -329,12 +329,12 @@ def run_profile(
 
 GAP = "(F(w) - F*) / (F(w_0) - F*)"
 SETTING = (
-    "h ~ U(1, 20), p the power law with a = 3, v = 5, τ = 2, η = 2e-5, a tenth of the clients a round. The "
-    "paper does not give e and the start; here e ~ N(0, 1) and w_0 = (1, ..., 1)."
+    "h ~ U(1, 20), p follows the power law with a = 3, v = 5, τ = 2, η = 2e-5. A tenth of the clients "
+    "train in a round. The paper gives neither e nor the start; here e ~ N(0, 1) and w_0 = (1, ..., 1)."
 )
 FASTER = (
-    "pow-d is faster than rand, the faster the larger d, and ends at a higher floor; adapow is as fast as "
-    "d = K and ends at the same minimum as rand."
+    "pow-d is faster than rand and ends at a higher floor; the larger d, the faster. adapow is as fast as "
+    "pow-d with d = K and ends at the same minimum as rand."
 )
 
 
