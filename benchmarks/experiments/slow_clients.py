@@ -45,12 +45,12 @@ def _outcome(federation: Federation, quick: bool) -> Outcome:
 
 
 _NOTE = (
-    "60 clients, 6 of them busy or selected, in simulated seconds; `benchmarks.time_to_accuracy` describes "
-    "the methods. Seconds and megabytes are until 80, 90 and 95 % of the best accuracy of any method. With 5 "
-    "seeds, a 95 % interval reaches 1.24 standard deviations to each side of the mean. The worst quarter is "
-    "the quarter of the clients by speed with the least accuracy. The bias is that of the aggregate, in "
-    "percent of the error of one round (`benchmarks.time_to_accuracy.bias`); an unbiased method has values "
-    "around 0."
+    "6 of 60 clients are busy, or are selected in a round. All seconds are simulated. "
+    "`benchmarks.time_to_accuracy` describes the methods. Seconds and megabytes are those until 80, 90 and "
+    "95 % of the best accuracy of any method. With 5 seeds, a 95 % interval reaches 1.24 standard "
+    "deviations to each side of the mean. The clients are cut into quarters by speed; the worst quarter is "
+    "the one with the least accuracy. The bias is that of the aggregate, in percent of the error of one "
+    "round (`benchmarks.time_to_accuracy.bias`). An unbiased method has values around 0."
 )
 _NAMES = {
     "lognormal": "time-lognormal",

@@ -130,8 +130,9 @@ EXPERIMENTS = (
         source="no paper; `benchmarks.experiments.forecast.settings` describes the streams",
         run=run_settings,
         seeds=10,
-        note="Regret over that of uniform sampling. No selector knows a norm beforehand. In the last row "
-        "each selector trains its own model. `forecast` was tuned on seeds from 100 on, with other M, K "
-        "and T. x = factor on the printed learning rates.",
+        note="The table has each selector's regret, divided by that of uniform sampling. No selector knows a "
+        "norm beforehand. In the last row each selector trains its own model. `forecast` was tuned on seeds "
+        "from 100 on, with other M, K and T. x100 and x1000 multiply the learning rates that the OSMD paper "
+        "prints.",
     ),
 )

@@ -126,31 +126,32 @@ the paper has d = 6.
 def _note(cases: tuple[Case, ...]) -> str:
     """Return the sentences about the training that all tables share."""
     halvings = {
-        0: "constant, since the paper's halvings after 150 and after 300 rounds come after the end",
-        1: "halved after 150 rounds (the paper's second halving, after 300, comes after the end)",
+        0: "not halved, since the paper halves it only after 150 and after 300 rounds",
+        1: "halved after 150 rounds (the paper also halves it after 300)",
         2: "halved after 150 and after 300 rounds",
     }
     longest, dropout = max(case.num_rounds for case in cases), max(case.dropout for case in cases)
     how = "without the paper's dropout"
     if dropout:
         how = (
-            f"with dropout of {dropout:g} after the first hidden layer (the paper does not give the rate; "
-            "the losses by which rpow-d and afl select have dropout, those of pow-d and cpow-d do not)"
+            f"with dropout of {dropout:g} after the first hidden layer (the rate is ours; rpow-d and afl "
+            "select by losses with dropout, pow-d and cpow-d by losses without)"
         )
     return (
-        "M = 100 clients, 3 of them a round (C = .03) unless another number is given, MLP 784-64-30-10 "
-        f"{how}, η = "
-        f".005, {halvings[(longest > 150) + (longest > 300)]}, τ = 30, b = 64. R60: the first round with a "
-        "test accuracy of 60 %, measured every 5 rounds; accuracies in %, means over the last 40 rounds. A "
-        "client's mini-batches are drawn without replacement until too few samples are left; the paper draws "
-        "each at random."
+        "M is 100. Unless another number is given, 3 clients train in a round (C = .03). The model is an "
+        f"MLP 784-64-30-10 {how}. τ is 30 and b is 64. η is .005, "
+        f"{halvings[(longest > 150) + (longest > 300)]}. R60 is the first round with a test accuracy of 60 "
+        "%. The accuracy is measured every 5 rounds; the table has its mean over the last 40 rounds, in %. "
+        "A client's mini-batches are drawn without replacement until too few samples are left; the paper "
+        "draws each at random."
     )
 
 
 T_COMP = (
-    "t_comp is simulated: the slowest candidate's loss, then the slowest training, on equal machines with "
-    "lognormal noise, fitted to the .36 and .42 s of rand with 3 and 10 clients in the paper's Table 2; all "
-    "other times follow."
+    "t_comp is simulated: it is the time until the slowest candidate has computed its loss, plus the time "
+    "until the slowest selected client has trained. The machines are equal, with lognormal noise. Two "
+    "parameters are fitted to rand's times in the paper's Table 2, .36 s with 3 clients and .42 s with 10; "
+    "all other times follow."
 )
 
 
@@ -227,9 +228,10 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
             _printed(
                 (172, 234, 89, 80, 98, 121), (71.2, 64.9, 76.5, 76.6, 76.6, 73.3), (43, 36, 48, 38, 37, 36)
             ),
-            f"{T_COMP} rand with C=.1 ends at round 160, so compare it there. Not in the paper's table: "
-            "adapow-d, with d halved every 100 rounds; forecast; and the weighted averages of appendix E: "
-            f"q=pK/m, whose sum is 1 only on average, and q∝p, normalised over the selected clients. {note}",
+            f"{T_COMP} rand with C=.1 ends at round 160, so compare it there. Some rows are not in the "
+            "paper's table: adapow-d, whose d is halved every 100 rounds; forecast; and the weighted "
+            "averages of appendix E. The weights q=pK/m sum to 1 only on average; q∝p is normalised over "
+            f"the selected clients. {note}",
             known,
             cases=(Case(0.3, 400, dropout=images.dropout),),
             trials=(*TABLE, *BESIDE),
@@ -244,8 +246,9 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
             _printed(
                 (135, 136, 82, 89, 99, 131), (63.5, 66.0, 73.8, 73.4, 72.5, 70.6), (42, 36, 46, 38, 36, 36)
             ),
-            f"{T_COMP} rand with C=.1 ends at round 80, so compare it there. Appendix G.2 is titled "
-            f"'with larger data heterogeneity', but α = 2 is the smaller one. {note}",
+            f"{T_COMP} rand with C=.1 ends at round 80, so compare it there. The title of appendix G.2 has "
+            "'larger data heterogeneity', but the heterogeneity with α = 2 is smaller than with α = .3. "
+            f"{note}",
             cases=(Case(2.0, 160, dropout=images.dropout),),
             trials=(_RAND_10._replace(num_rounds=80), *TABLE[1:]),
             timed=True,
@@ -254,19 +257,23 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
 
 
 _FIGURE_4 = (
-    "pow-d is at least 10 points above rand and about 5 above afl on Fashion-MNIST for both α; with α = 2 a "
-    "larger d is better, with α = .3 d = 6 is better than a larger one."
+    "on Fashion-MNIST pow-d is about 10 points above rand and about 5 above afl, for both α. With α = 2 a "
+    "larger d is better. With α = .3, d = 6 is better than a larger d."
 )
-_FIGURE_9 = "on Fashion-MNIST pow-d is 10 points better than rand for α = 2 and for α = 3, rpow-d 5 and 10."
+_FIGURE_9 = (
+    "on Fashion-MNIST pow-d is 10 points above rand, with α = 2 and with α = 3. rpow-d is 5 points above "
+    "rand with α = 2, and 10 with α = 3."
+)
 _IN_TURNS = (
-    "Two halves of the clients take turns; each client of the current half is unavailable with probability "
-    ".1 (the paper: exactly a tenth of them). The paper prints α = 2 and 3; its other experiments have α = "
-    ".3, which it may mean by 3, so .3 is added. 37 to 50 clients are available, so with d = 50 every "
-    "available client is a candidate of rpow-d."
+    "The two halves of the clients take turns. Each client of the current half is unavailable with "
+    "probability .1; in the paper exactly a tenth of them is. The paper prints α = 2 and 3. The 3 may be a "
+    "misprint for .3, the value of its other experiments, so all three are run. 37 to 50 clients are "
+    "available, so with d = 50 every available client is a candidate of rpow-d."
 )
-_FIGURE_12 = "with C = .1 and α = 2 pow-d is 15 points better than rand on Fashion-MNIST, 5 with α = .3."
+_FIGURE_12 = "on Fashion-MNIST with C = .1, pow-d is 15 points above rand for α = 2, and 5 for α = .3."
 _FIGURES_13_TO_16 = (
-    "with b = 128 the results are as with 64; with τ = 100 the gain stays for α = 2 and vanishes for α = .3."
+    "with b = 128 the gain over rand is as with b = 64. With τ = 100 the gain stays for α = 2 and vanishes "
+    "for α = .3."
 )
 
 
@@ -287,7 +294,7 @@ def _on_fashion(
         title,
         source,
         claim,
-        f"{note} The 400 rounds are ours. The data could not be had here, so there are no results of ours.",
+        f"{note} The 400 rounds are ours. We could not obtain the data, so there are no results of ours.",
         cases=tuple(Case(alpha, 400, name=label, dropout=DROPOUT, **case) for alpha, label in alphas),
         trials=trials,
     )
@@ -310,14 +317,15 @@ EXPERIMENTS = (
             (trial.label, "above rand's at 160"): figure
             for trial, figure in ((_POW, "1.5"), (_CPOW, "1.6"), (_RPOW, "1.2"), (_AFL, "0.8"))
         },
-        "MNIST is easier: at round 80 the accuracy is that of the paper's final models on Fashion-MNIST.",
+        "MNIST is easier than Fashion-MNIST: at round 80 the accuracy is that of the paper's final models.",
     ),
     _experiment(
         _MNIST,
         "-alpha.1",
         ", Dirichlet 0.1",
         "Table 1 with more heterogeneity than the paper's",
-        "there is a gain over rand for small and large heterogeneity (section 5, of α = 2 and .3).",
+        "pow-d gains over rand with small and with large heterogeneity (section 5, which says this about α "
+        "= 2 and .3).",
         "",
         {
             (trial.label, "accuracy at 250"): figure
@@ -333,10 +341,9 @@ EXPERIMENTS = (
         ", number of candidates",
         "Figure 4",
         _FIGURE_4,
-        "Of its values of d, the paper names only 6. On MNIST pow-d is 1 to 3 points above rand at best. "
-        "The means for d = 6, 12 and 20 have the claimed order at α = .3, but not at α = 2. "
-        "afl is not run here; poc-mnist and poc-mnist-alpha2 have it beside the same rand and pow-d with "
-        "d = 6.",
+        "The paper states only one value of d for this figure, d = 6. On MNIST pow-d is 1 to 3 points "
+        "above rand at best. The means for d = 6, 12 and 20 have the claimed order at α = .3, but not at α "
+        "= 2. poc-mnist and poc-mnist-alpha2 have afl beside the same rand and pow-d with d = 6.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 160, name="α=.3"), Case(2.0, 160, name="α=2")),
         trials=(_RAND, *_SEVERAL),
@@ -347,7 +354,7 @@ EXPERIMENTS = (
         ", ten clients a round",
         "Figure 12 (appendix G.5)",
         _FIGURE_12,
-        "Here 10 clients a round, and d = 20, which the paper does not give.",
+        "10 clients train in a round, and d is 20; the paper does not give its d.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 80, name="α=.3"), Case(2.0, 80, name="α=2")),
         trials=MANY,
@@ -373,7 +380,7 @@ EXPERIMENTS = (
         ", larger batches and more steps",
         "Figures 13 to 16 (appendix G.6)",
         _FIGURES_13_TO_16,
-        "b and τ are in the row labels; cpow-d and afl are omitted.",
+        "The row labels have b and τ; cpow-d and afl are not run.",
         targets=(60.0, 80.0),
         cases=(
             Case(0.3, 80, batch_size=128, name="b=128, α=.3"),
@@ -389,7 +396,7 @@ EXPERIMENTS = (
         ", Dirichlet 0.3, with dropout",
         "Figure 5(b), with the dropout of appendix F",
         "pow-d, cpow-d and rpow-d are about 10 points above rand on Fashion-MNIST, and above afl.",
-        "As poc-mnist, to round 160.",
+        "The rest is as in poc-mnist, up to round 160.",
         cases=(Case(0.3, 160, dropout=DROPOUT),),
         trials=(_RAND, _POW, *_OTHERS),
     ),
@@ -399,7 +406,7 @@ EXPERIMENTS = (
         ", number of candidates",
         "Figure 4",
         _FIGURE_4,
-        "Of its values of d, the paper names only 6.",
+        "The paper states only one value of d for this figure, d = 6.",
         (_RAND, *_SEVERAL, _AFL),
     ),
     _on_fashion(
@@ -417,7 +424,7 @@ EXPERIMENTS = (
         ", ten clients a round",
         "Figure 12 (appendix G.5)",
         _FIGURE_12,
-        "Here 10 clients a round, and d = 20, which the paper does not give.",
+        "10 clients train in a round, and d is 20; the paper does not give its d.",
         MANY,
     ),
     _on_fashion(

@@ -237,8 +237,8 @@ def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None
 
 _NOT_MEASURED = (
     "A client's mini-batches are drawn without replacement until too few samples are left; the paper draws "
-    "each at random. The paper gives neither d nor the rounds. The data could not be had here, so there are "
-    "no results of ours."
+    "each at random. The paper gives neither d nor the number of rounds. We could not obtain the data, so "
+    "there are no results of ours."
 )
 
 
@@ -267,9 +267,10 @@ EXPERIMENTS = (
         CIFAR,
         _trials(9, (18,), CIFAR),
         "rpow-d, cpow-d and pow-d are more accurate than rand and afl, as on Fashion-MNIST.",
-        "9 of 100 clients, d = 18 (rpow-d 50), 400 rounds, b = 128, τ = 64, η = .5, halved after 150 and 300 "
-        "rounds. The paper does not give the network's filters; here 6 and 16 of 5 x 5. Nor "
-        "does it give α; 2 and .3 are ours, those of its Fashion-MNIST. It needs a GPU.",
+        "In each of 400 rounds, 9 of 100 clients train with b = 128 and τ = 64. d is 18 (50 for rpow-d). η "
+        "is .5, halved after 150 and after 300 rounds. The paper gives neither the network's filters nor "
+        "α. The 6 and 16 filters of 5 x 5 are ours; α = 2 and .3 are those of its Fashion-MNIST. The "
+        "experiment needs a GPU.",
     ),
     _experiment(
         "sent140",
@@ -278,9 +279,10 @@ EXPERIMENTS = (
         SENT140,
         _trials(8, (16,), SENT140),
         "all strategies of Power-of-Choice are more accurate than rand and afl.",
-        "8 of 314 accounts with at least 32 tweets in both files of LEAF together, d = 16 (rpow-d 157), 200 "
-        "rounds, b = 32, τ = 100, η = .05. The paper prints the hidden units as [128-86, 30]; we read 128, "
-        "86 and 30. Its label 0 is positive; here 1 is, which is the same problem.",
+        "In each of 200 rounds, 8 of 314 accounts train with b = 32, τ = 100 and η = .05. d is 16 (157 for "
+        "rpow-d). An account has at least 32 tweets in both files of LEAF together. The paper prints the "
+        "hidden units as [128-86, 30]; we read 128, 86 and 30. The label of positive tweets is 0 in the "
+        "paper and 1 here, which is the same problem.",
     ),
     _experiment(
         "emnist-d",
@@ -288,9 +290,10 @@ EXPERIMENTS = (
         "Figure 10 (appendix G.4)",
         EMNIST,
         _trials(15, (30, 60, 150)),
-        "pow-d is far more accurate than rand for each d; afl follows late for α = 2.",
-        "15 of 500 clients, 500 rounds, b = 64, τ = 30, η = .005, halved after 300 rounds. 70,000 digits, "
-        "the split of MNIST's size; the paper does not say which split it has.",
+        "pow-d is far more accurate than rand for each d. For α = 2, afl reaches pow-d in late rounds.",
+        "In each of 500 rounds, 15 of 500 clients train with b = 64 and τ = 30. η is .005, halved after "
+        "300 rounds. The data are 70,000 digits, the split of MNIST's size; the paper does not name its "
+        "split.",
     ),
     _experiment(
         "emnist",
@@ -299,7 +302,7 @@ EXPERIMENTS = (
         EMNIST,
         _trials(15, (30,), EMNIST),
         "cpow-d is as good as pow-d; rpow-d is behind both for α = 2 and level with them for α = .3.",
-        "As poc-emnist-d, with d = 30 (rpow-d 250).",
+        "The setting is that of poc-emnist-d, with d = 30 (250 for rpow-d).",
     ),
 )
 """The experiments of the Power-of-Choice paper on other data than MNIST and Fashion-MNIST."""
