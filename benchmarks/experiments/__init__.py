@@ -24,42 +24,48 @@ from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_
 from benchmarks.experiments.report import Experiment
 from benchmarks.experiments.robustness import liars, report_noise
 
+_WITHOUT_SIMULATOR = (
+    section_f,
+    section_g,
+    personalised,
+    bounds_measured,
+    quadratics,
+    power_of_choice_bounds,
+    power_of_choice_synthetic,
+    delta_synthetic,
+    delta_regression,
+    delta_bounds,
+    variance_above_optimum,
+    flics_bounds,
+    streams,
+    forecast_settings,
+    report_noise,
+)
+_WITH_SIMULATOR = (
+    power_of_choice_mnist,
+    power_of_choice_other_data,
+    delta_mnist,
+    delta_mnist_cnn,
+    delta_other_data,
+    table_1,
+    cifar_100,
+    slow_clients,
+    liars,
+)
+
 SELECTION: dict[str, Experiment] = {
-    each.name: each
-    for module in (
-        section_f,
-        section_g,
-        personalised,
-        bounds_measured,
-        quadratics,
-        power_of_choice_bounds,
-        power_of_choice_synthetic,
-        delta_synthetic,
-        delta_regression,
-        delta_bounds,
-        variance_above_optimum,
-        flics_bounds,
-        streams,
-        forecast_settings,
-        report_noise,
-    )
-    for each in module.EXPERIMENTS
+    each.name: each for module in _WITHOUT_SIMULATOR for each in module.EXPERIMENTS
 }
 """The experiments that need no simulator, by name: streams of norms, small examples and convex problems."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
-    each.name: each
-    for module in (
-        power_of_choice_mnist,
-        power_of_choice_other_data,
-        delta_mnist,
-        delta_mnist_cnn,
-        delta_other_data,
-        table_1,
-        cifar_100,
-        slow_clients,
-        liars,
-    )
-    for each in module.EXPERIMENTS
+    each.name: each for module in _WITH_SIMULATOR for each in module.EXPERIMENTS
 }
 """All experiments by name, in the order in which they run."""
+
+LISTED_IN: dict[str, str] = {
+    each.name: module.__name__
+    for module in (*_WITHOUT_SIMULATOR, *_WITH_SIMULATOR)
+    for each in module.EXPERIMENTS
+}
+"""The module that lists each experiment, by the experiment's name."""

@@ -14,22 +14,28 @@ if TYPE_CHECKING:
 
 
 def sources_of(experiment: Experiment) -> list[Path]:
-    """Return the module of the experiment's function `run`, and all files that it imports."""
-    return closure([_module(experiment)])
+    """Return the modules that hold the experiment's function `run` and its settings, and all that they import.
+
+    The settings are in the module that lists the experiment, as arguments of a `functools.partial`.
+    """
+    return closure(_modules(experiment))
 
 
 def digest_of(experiment: Experiment) -> str:
     """Return the digest of the files in `sources_of`. A process computes it once."""
-    return _digest(_module(experiment))
+    return _digest(_modules(experiment))
 
 
-def _module(experiment: Experiment) -> str:
+def _modules(experiment: Experiment) -> tuple[str, ...]:
+    from benchmarks.experiments import LISTED_IN
+
     run: Any = experiment.run
     while hasattr(run, "func"):  # functools.partial
         run = run.func
-    return str(getattr(run, "__module__", None) or type(run).__module__)
+    module = str(getattr(run, "__module__", None) or type(run).__module__)
+    return tuple(sorted({module, LISTED_IN.get(experiment.name, module)}))
 
 
 @cache
-def _digest(module: str) -> str:
-    return digest(closure([module]))
+def _digest(modules: tuple[str, ...]) -> str:
+    return digest(closure(modules))

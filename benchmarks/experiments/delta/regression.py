@@ -288,23 +288,25 @@ def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool 
 
 
 _SETTING = (
-    "y = log((A x - b)²/2) (Figure 11's caption has no square), {truth}; 10 of {clients} clients, "
-    "2000 rounds, rate 0.001 for all, as in H.2 (the figures' captions say that each method is tuned). "
-    "The paper does not give x, the local steps, the distribution of the noise and the start; here "
-    "x ~ {x}, 5 steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the "
-    "start is {start}. DELTA knows the ζ of all clients, from their noisy updates divided by the 5 steps "
-    "(eq. 13 has the exact gradients of the global model), and σ², the variance of the noise of one step; "
-    "α1 = α2 = 0.5. IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not; they draw "
-    "with replacement, and the paper does not say how it draws."
+    "The clients fit y = log((A x - b)²/2), where {truth} (Figure 11's caption has no square). In "
+    "each of 2000 rounds 10 of {clients} clients train. The rate is 0.001 for all methods, as in H.2 "
+    "(the figures' captions say that each method is tuned). The paper does not give x, the local "
+    "steps, the distribution of the noise and the start. Here x ~ {x}, a client takes 5 steps, its "
+    "noise is normal with a standard deviation ~ U(0, 2ν), and the start is {start}. DELTA knows σ², "
+    "the variance of the noise of one step, and the ζ of all clients. ζ is computed from noisy "
+    "updates divided by the 5 steps (eq. 13 has the exact gradients of the global model). α1 = α2 = "
+    "0.5. IS and DELTA make a tenth of their draws uniformly (floor 0.1); the paper has no floor. "
+    "They draw with replacement; the paper does not say how it draws."
 )
 _READING = (
-    "FedAvg draws with replacement, too; FedAvg, distinct selects 10 different clients. The paper does not "
-    "say which of the two forms its FedAvg has. error²: of the estimated mean update, relative to FedAvg's; "
-    "10 distinct clients have (M - 10)/(M - 1) = {distinct} of it. The loss is the mean over the second half "
-    "of the rounds. The model is on a random walk, so compare rows over many seeds."
+    'FedAvg draws with replacement too, and row "FedAvg, distinct" selects 10 different clients; the '
+    "paper does not say which of the two forms its FedAvg has. error² is the squared error of the "
+    "estimated mean update, as a ratio to FedAvg's; with 10 distinct clients it is (M - 10)/(M - 1) "
+    "= {distinct}. The loss is the mean over the second half of the rounds. The model makes a random "
+    "walk, so rows should be compared over many seeds."
 )
 _CLAIM = "DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level."
-_FAR = "(5, 0), where the loss is about 1.1. Rounds: until the loss is a quarter of the first"
+_FAR = "(5, 0), where the loss is about 1.1. Columns 'rounds' count until the loss is a quarter of the first"
 _OTHER = {"truth": "A = 8, b = 2", "x": "U(0.4, 1.4), as far from the pole at b/A"}
 _THIS = {"truth": "A = 10, b = 1", "x": "U(0.25, 1.25)"}
 _experiment = partial(Experiment, digits=2, log_y=True, y="mean squared error", claim=_CLAIM)
@@ -339,7 +341,9 @@ EXPERIMENTS = (
         source=f"{PAPER}, Figure 11, appendix H.2",
         run=partial(run_regression, start=FAR, optimum=OTHER),
         note=_SETTING.format(
-            **_OTHER, clients=20, start="(5, 0). Rounds: until the loss is a quarter of the first"
+            **_OTHER,
+            clients=20,
+            start="(5, 0). Columns 'rounds' count until the loss is a quarter of the first",
         )
         + f" {_READING.format(distinct='.53')}",
     ),
@@ -360,14 +364,15 @@ EXPERIMENTS = (
         claim='for practical IS and practical DELTA "the change ratio of both gradient and gradient '
         'diversity remains limited, with the maximum norm being under 8 and the minimum norm exceeding 0.5".',
         note=_SETTING.format(**_THIS, clients=20, start="(5, 0)")
-        + " ν = 1. The text of appendix G names the practical forms, the captions of its figures name FedIS "
-        "and DELTA; this table has both. The practical forms know the selected clients alone, and draw as IS "
-        "and DELTA do. Means over the first and the last tenth of the rounds, and the largest value of a "
-        "round divided by the mean of all rounds. Norms and diversities are of sums over the 5 steps. U and "
-        "Ũ: a client's norm or diversity, divided by its value when the client was last selected; the "
-        "largest of all clients in a round. Extreme: the largest value of all rounds, or the smallest in the "
-        "rows of a smallest norm or diversity; in the rows of U and Ũ, the paper's U bounds it. The "
-        "paper's 8 and 0.5 are for its data, and it does not give the unit of its norms.",
+        + " ν = 1. The text of appendix G names the practical forms, and the captions of its figures name "
+        "FedIS and DELTA; this table has both. The practical forms know only the selected clients, and "
+        "draw as IS and DELTA do. The table has means over the first and the last tenth of the rounds, "
+        "and the largest value of a round divided by the mean of all rounds. Norms and diversities are "
+        "those of sums over the 5 steps. U is a client's norm divided by its norm when the client was "
+        "last selected, and Ũ is the same for its diversity; the table has the largest of all clients in "
+        'a round. "extreme" is the largest value of all rounds, or the smallest in rows of a smallest '
+        "norm or diversity. In rows of U and Ũ, the paper's U is at least this value. The paper's 8 and "
+        "0.5 are for its own data, and it does not give the unit of its norms.",
         digits=2,
         y="norm, diversity",
         log_y=True,

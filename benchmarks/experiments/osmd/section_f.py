@@ -217,15 +217,15 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper)"
 _RATIOS = (
-    "Regret and final loss are ratios to those of uniform sampling in the same run; means of ratios exceed "
-    "ratios of means where runs differ much. Every row trains its own model."
+    "Regret and final loss are ratios to those of uniform sampling in the same run. If runs differ "
+    "much, the mean of their ratios exceeds the ratio of their means. Every row trains its own model."
 )
 _GAMMA = "η is the printed one, times the factor that a row names; γ is scale-free"
 READING = (
-    f"{_RATIOS} {_GAMMA}, unless the row says printed γ. 20 seeds (the paper: 10); mini-batches are drawn "
-    "with replacement."
+    f"{_RATIOS} {_GAMMA}, unless the row says printed γ. There are 20 seeds (the paper: 10). "
+    "Mini-batches are drawn with replacement."
 )
-_GROWING = "ā starts at the largest a of the poll and grows, as in osmd-f1 (the paper's stays)."
+_GROWING = "ā starts at the largest a of the poll and grows, as in osmd-f1 (in the paper ā stays)."
 REGRETS = [f"regret, σ={sigma:g}" for sigma in SIGMAS]
 _experiment = partial(Experiment, log_y=True, seeds=20)
 

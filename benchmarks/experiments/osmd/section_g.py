@@ -240,14 +240,15 @@ KNOWN = known_cells(
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), appendix G"
 NOTE = (
-    "Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. × = factor on "
-    "the printed η. The rates are those of the paper's first version (factor K²), unless the row says v2, "
-    "the later version, which is this project's default; v1 learns faster, and was chosen after both had "
-    "been seen. γ is scale-free. asked: the norms of all clients are known at the start; in the OSMD family "
-    "they fix ā, as in the paper (C.3). Otherwise, ā is the largest a seen so far (doubling: in the block "
-    "before, so that asking would change nothing in v1, whose first block makes no step). A client draws its "
-    "mini-batch without replacement; the paper's samples are i.i.d. 5 seeds, as in the paper. "
-    "Every row trains its own model on the same mini-batches."
+    "Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. × is a "
+    "factor on the printed η. The rates are those of the paper's first version (v1, factor K²), "
+    "unless the row says v2: the later version, which is this project's default. v1 learns faster, "
+    'and was chosen after both had been seen. γ is scale-free. In rows "asked", the norms of all '
+    "clients are known at the start; in the OSMD family these norms fix ā, as in the paper (C.3). In "
+    "other rows, ā is the largest a seen so far, or with doubling the largest a seen in the block "
+    "before. Asking would change nothing with doubling in v1, whose first block makes no step. A "
+    "client draws its mini-batch without replacement; the paper's samples are i.i.d. There are 5 "
+    "seeds, as in the paper. Every row trains its own model on the same mini-batches."
 )
 DATA_SETS = {"": ("MNIST", "mnist.npz", 0.075, KNOWN)} | {
     "-kmnist": ("KMNIST", "kmnist.npz", 0.075, {}),
