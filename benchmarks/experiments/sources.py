@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sources_of(experiment: Experiment) -> list[Path]:
-    """Return the modules that hold the experiment's function `run` and its settings, and all that they import.
+    """Return the files with the experiment's function `run` and with its settings, and all that these import.
 
     The settings are in the module that lists the experiment, as arguments of a `functools.partial`.
     """

@@ -99,3 +99,9 @@ def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:
     ):
         measure("over-selection --rounds 0", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_module_with_an_experiments_settings_counts_beside_that_of_its_function() -> None:
+    """The function of DELTA's tables is in training.py; the federation and the rates are in mnist.py."""
+    found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["delta-table-3"])}
+    assert {f"benchmarks/experiments/delta/{name}.py" for name in ("training", "mnist")} <= found
