@@ -1,4 +1,4 @@
-"""Runs the page in a process of its own beside a run. The page can neither slow nor stop the run."""
+"""Runs the page in a process of its own beside a run. Once started, it can neither slow nor stop the run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PageProcess:
         self._end()
 
     def check(self) -> None:
-        """If the page has ended, start it again after a pause."""
+        """If the page has ended, start it again: a call notes when, and a call `PAUSE` seconds later starts it."""
         if self._process is None or self._process.poll() is None:
             return
         if not self._again:

@@ -10,7 +10,7 @@ _EMBEDDING, _HIDDEN = 8, 256
 
 
 class _Embed(nn.Embedding):
-    """An embedding of characters whose numbers are stored as float32."""
+    """An embedding whose input, the numbers of the characters, arrives as float32."""
 
     def forward(self, numbers: Tensor) -> Tensor:
         """Map (n, T) to (n, T, embedding)."""
@@ -56,7 +56,7 @@ class _Last(nn.Module):
 class NextCharacter(Network):
     """An embedding of 8 numbers per character, two layers of 256 LSTM units, and one output per character.
 
-    From Caldas et al. 2018 (LEAF), as in McMahan et al. 2017. Each input is a row of numbers,
+    The network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017. Each input is a row of numbers,
     one per character.
 
     Parameters
