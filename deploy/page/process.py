@@ -54,7 +54,7 @@ class PageProcess:
         self._end()
 
     def check(self) -> None:
-        """If the page has ended, start it again: a call notes when, and a call `PAUSE` seconds later starts it."""
+        """If the page has ended, note when; a call at least `PAUSE` seconds later starts it again."""
         if self._process is None or self._process.poll() is None:
             return
         if not self._again:
