@@ -56,8 +56,8 @@ class _Last(nn.Module):
 class NextCharacter(Network):
     """An embedding of 8 numbers per character, two layers of 256 LSTM units, and one output per character.
 
-    The network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017. Each input is a row of
-    numbers, one per character.
+    The network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017. Each input is a row
+    of numbers, one per character.
 
     Parameters
     ----------
