@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.common import log
 
-from ..clients.printable import MOST_NAMES, listed
+from ..clients.printable import listed
 from ..rounds.record import no_report
 
 if TYPE_CHECKING:
@@ -99,10 +99,9 @@ class RoundLog:
             quarantined = [
                 f"{name(client)} ({'silence' if client in record.silent else 'offences'}, back in round "
                 f"{back_in(record.round, client)})"
-                for client in record.quarantined[:MOST_NAMES]
+                for client in record.quarantined
             ]
-            more = [""] * (len(record.quarantined) - len(quarantined))
-            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined + more))
+            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
         if record.skipped:
             log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
         if not self._told_of_report and record.lacks(self._kind.report_used):

@@ -1,8 +1,8 @@
 """Forecast, the default selector: 32 experts forecast each client's norm from size and past norms.
 
-It is not from a paper. The best p for unbiased sampling is in proportion to r_m = λ_m ||g_m||, which is
-unknown before client m trains. So each expert forecasts every r_m, and the experts whose forecasts explained
-the last draws get larger weights.
+This selector is not from a paper. The best p for unbiased sampling is in proportion to r_m = λ_m ||g_m||,
+which is unknown before client m trains. So each expert forecasts every r_m, and the experts whose forecasts
+explained the last draws get larger weights.
 """
 
 import math
