@@ -404,7 +404,7 @@ class SelectionStrategy(Strategy):
     ) -> Result:
         """Run rounds 1 to ``num_rounds``, and return the final model and the metrics of all rounds.
 
-        Call this once for each strategy object, because the selector keeps the state of the run. With
+        A strategy object runs once, because its selector keeps what it has learned. With
         ``checkpoints.resume``, the run continues after its last checkpoint.
 
         Parameters
@@ -437,7 +437,14 @@ class SelectionStrategy(Strategy):
             cannot be written to.
         MissingHandlerError
             If the clients' app cannot answer the polls of the selector.
+        RuntimeError
+            If this strategy object has already run a round.
         """
+        if self._clients.are_known:
+            raise RuntimeError(
+                "start() was called again: make a new strategy object for each run, since this one keeps "
+                "what its selector has learned"
+            )
         if self.masked_updates and isinstance(grid, HalfPrecisionGrid):
             raise ValueError(
                 "masked_updates = True with a HalfPrecisionGrid: must be False, or the grid that of the "

@@ -14,8 +14,8 @@ around 0 of both signs.
 The sum of the weights varies between buffered steps, and a staleness factor makes it smaller. This changes
 only the length of a step, so the weights are first divided by their mean sum.
 
-The selector learns from each of the first `LEARNING` rounds, which are not measured, and from every n-th
-round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
+The selector learns from each of the first `LEARNING_ROUNDS` rounds, which are not measured, and from every
+n-th round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from strategies.selectors import Feedback, Selection, Selector, create
 if TYPE_CHECKING:
     from simulation.availability import Availability
 
-LEARNING = 300
+LEARNING_ROUNDS = 300
 Step = tuple[Ints, Selection, Bools, Floats, Floats]
 """(available clients, selection, whether each client replied, weights, the seconds until each reply)."""
 
@@ -48,7 +48,7 @@ Step = tuple[Ints, Selection, Bools, Floats, Floats]
 def bias(federation: Federation, method: Method, rounds: int, every: int = 1) -> float:
     """Return b of a method in a federation, measured in a number of rounds; see the module's docstring.
 
-    After the first `LEARNING` rounds, the selector learns from every ``every``-th round.
+    After the first `LEARNING_ROUNDS` rounds, the selector learns from every ``every``-th round.
 
     The standard error of b² of an unbiased method is about 2/rounds, divided by the root of the number of
     directions in which the updates vary.
@@ -59,25 +59,25 @@ def bias(federation: Federation, method: Method, rounds: int, every: int = 1) ->
         setting.clients,
         client_sizes=federation.sizes,
         clients_per_round=setting.per_round,
-        num_rounds=rounds + LEARNING,
+        num_rounds=rounds + LEARNING_ROUNDS,
         seed=federation.seed,
         **method.settings,
     )
     norms, losses = np.linalg.norm(updates, axis=1), federation.difficulty
     given, due = np.zeros((2, rounds, setting.clients))
     steps = (_buffered if method.buffered else _waiting)(federation, method, selector)
-    for number in range(1, rounds + LEARNING + 1):
+    for number in range(1, rounds + LEARNING_ROUNDS + 1):
         here, selection, replied, weights, seconds = next(steps)
-        if number <= LEARNING or number % every == 0:
+        if number <= LEARNING_ROUNDS or number % every == 0:
             learned = (norms[selection.clients], losses[selection.clients], seconds)
             norm, loss, took = (np.where(replied, values, math.nan) for values in learned)
             unknown = np.full(norm.size, math.nan)
             selector.update(
                 number, selection, Feedback(norm, loss, unknown, unknown, responded=replied, seconds=took)
             )
-        if number > LEARNING:
-            given[number - LEARNING - 1, selection.clients] = weights
-            due[number - LEARNING - 1, here] = federation.sizes[here] / federation.sizes[here].sum()
+        if number > LEARNING_ROUNDS:
+            given[number - LEARNING_ROUNDS - 1, selection.clients] = weights
+            due[number - LEARNING_ROUNDS - 1, here] = federation.sizes[here] / federation.sizes[here].sum()
     errors = given / given.sum(axis=1).mean() - due
     products = updates @ updates.T
     first, second = errors[: rounds // 2].mean(axis=0), errors[rounds // 2 :].mean(axis=0)

@@ -53,10 +53,10 @@ WINDOW = 5  # rounds
 ROUNDS_PER_ROUND = 4  # a run may have at most this many buffered rounds for each round of another method
 LEVELS = (80, 90, 95)  # % of the best accuracy
 BIASED = ("oort", "md, 1.3 K", "md, 1.3 K, rates", "fedbuff", "buffered-forecast, power 0.5")
-BIAS_ROUNDS, LEARNED, BIASED_ROUNDS = 6_000, 100, 2_000
+BIAS_ROUNDS, LEARNS_EVERY, BIASED_ROUNDS = 6_000, 100, 2_000
 """The bias is measured in `BIAS_ROUNDS` rounds, since a bias of 1 % shows only in many rounds. The selector
-learns from every `LEARNED`-th round. For the methods in `BIASED`, whose bias is larger, `BIASED_ROUNDS` are
-enough, and the selector learns from each round."""
+learns from every `LEARNS_EVERY`-th round. For the methods in `BIASED`, whose bias is larger, `BIASED_ROUNDS`
+are enough, and the selector learns from each round."""
 
 SETTINGS = {
     "lognormal": Setting(),
@@ -149,7 +149,7 @@ def numbers(
         for level in LEVELS:
             for unit, spent in (("s", result.seconds), ("mb", result.megabytes)):
                 each[f"to{level}_{unit}"] = first_at(level / 100 * best, spent, result.accuracy)
-        rounds, every = (BIASED_ROUNDS, 1) if name in BIASED else (BIAS_ROUNDS, LEARNED)
+        rounds, every = (BIASED_ROUNDS, 1) if name in BIASED else (BIAS_ROUNDS, LEARNS_EVERY)
         each["bias"] = bias(federation, methods[name], max(2, int(bias_rounds * rounds)), every)
         found[name] = {**each, "final": float(result.accuracy[-1]), "worst": result.worst}
     return found

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.device import log_file
+from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
@@ -35,24 +36,9 @@ STATUS, LOCK = "status.json", "lock"
 ADMITTED = "admitted"  # this file exists once the server has admitted the device
 FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
 SETTLED = 60.0  # s online, after which the next pause is FIRST_RESTART again
-MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
+NETWORK_LOOK = 30.0  # s between two checks of the network
 PROBE_TIMEOUT = 3.0  # s for a server to show its certificate; the supervisor does nothing else meanwhile
 ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
-
-
-def memory_of(group: int) -> dict[int, float]:
-    """Return the private memory of each process in a process group, MB, by process id.
-
-    On systems other than Linux, the result is empty.
-    """
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
-            # After the program's name, which is in parentheses and may contain anything: state, parent, group
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
-                _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
-                found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return found
 
 
 class DeviceSupervisor(Supervisor):
@@ -83,7 +69,7 @@ class DeviceSupervisor(Supervisor):
                 node_config=str(folder / NODE_CONFIG),
             ),
         )
-        self.memory_limit: float | None = settings["memory_limit"]  # MB
+        self._memory = MemoryLimit(settings["memory_limit"])
         self._printed = self._saved = ""  # the last text that was printed, and the last in STATUS
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
@@ -92,7 +78,7 @@ class DeviceSupervisor(Supervisor):
         self._next_pause = FIRST_RESTART  # s
         self._node = 0  # the SuperNode's process id
         self._address: str | None = None  # the address from which this device reaches the server
-        self._checked_memory = self._checked_network = 0.0  # time.monotonic(), s
+        self._checked_network = 0.0  # time.monotonic(), s
 
     def supervise(self) -> int:
         """Keep the SuperNode running until a signal asks the supervisor to end; return the exit code."""
@@ -120,7 +106,7 @@ class DeviceSupervisor(Supervisor):
     def command(self) -> Sequence[str]:
         self._reason = self._lost = ""
         self._address = source_address(self.server)
-        self._checked_memory = self._checked_network = time.monotonic()
+        self._checked_network = time.monotonic()
         return self._command
 
     def environment(self) -> Mapping[str, str]:
@@ -130,10 +116,9 @@ class DeviceSupervisor(Supervisor):
         self._node = program.pid
 
     def check(self) -> bool:
+        if killed := self._memory.check(self._node):
+            self._hear(killed)
         now = time.monotonic()
-        if self.memory_limit is not None and now - self._checked_memory > MEMORY_LOOK:
-            self._checked_memory = now
-            self._limit_memory(self._node, self.memory_limit)
         if now - self._checked_network > NETWORK_LOOK:
             self._checked_network = now
             current = source_address(self.server)
@@ -203,15 +188,6 @@ class DeviceSupervisor(Supervisor):
     def _say_lost(self, reason: str) -> None:
         self._lost = reason
         self._say("waiting", f"{self.server}: {reason}; trying again until it works")
-
-    def _limit_memory(self, group: int, limit: float) -> None:
-        """If the processes of a group together take more than `limit` MB, kill the largest process."""
-        taken = memory_of(group)
-        if sum(taken.values()) > limit:
-            largest = max(taken, key=lambda pid: taken[pid])
-            self._hear(f"{sum(taken.values()):.0f} MB of {limit:g} MB: killed process {largest}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(largest, signal.SIGKILL)
 
     def _say(self, state: str, text: str) -> None:
         """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.

@@ -1,4 +1,4 @@
-"""The numbers of one trial that the page shows, computed from the history line by line; no line is kept."""
+"""What the page shows of one trial: numbers and notable events, taken from the history's lines one by one."""
 
 from __future__ import annotations
 

@@ -183,9 +183,9 @@ class Supervisor(ABC):
                     *lines, unfinished = (unfinished + part).split(b"\n")
                     for line in lines:
                         self.line(line)
-                    continue
-                watched.remove(output)
-            if gone:
+                else:
+                    watched.remove(output)
+            elif gone:
                 break
             if time.monotonic() - checked >= self.look:
                 checked = time.monotonic()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from server.history import Line, RunHistory
 
 BASELINE = "uniform"
-LAST = 5  # the number of last evaluated rounds that are averaged for a final value
-NOISE_WINDOW = 10  # the number of last changes between rounds from which the noise is estimated
+LAST = 5  # the number of last values of a metric that are averaged for its final value
+NOISE_WINDOW = 10  # the number of last changes of a metric from which the noise is estimated
 ONE_SEED = (
     "Other random draws alone can cause differences of this size; repeat with --seeds 1-5 before "
     "drawing a conclusion."
@@ -37,7 +37,7 @@ class Summary:
     test_accuracy: float
     """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one is not finite."""
     train_loss: float
-    """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
+    """Mean of the finite training losses of the last `LAST` rounds."""
     distinct: float
     """Mean number of distinct selected clients per round."""
     seconds: float
@@ -52,12 +52,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference in one metric between a trial and the baseline, in their last rounds."""
+    """The difference in one metric between a trial and the baseline, in their last evaluated rounds."""
 
     value: float
-    """The trial's mean of the last `LAST` rounds, minus the baseline's mean."""
+    """The trial's mean of the last `LAST` values, minus the baseline's mean."""
     noise: float
-    """How much the metric changes from round to round: the standard deviation of its last `NOISE_WINDOW`
+    """How much the metric changes between evaluations: the standard deviation of its last `NOISE_WINDOW`
     changes, in the trial or in the baseline, whichever is larger. A difference up to this size counts as
     noise. A larger difference may still be due to the seed."""
 
@@ -103,7 +103,7 @@ def summarise(trial: RunHistory) -> Summary:
 
 
 def difference(trial: RunHistory, baseline: RunHistory, metric: str) -> Difference:
-    """Compare the last rounds of a trial and of the baseline in `metric`: "test_loss" or "test_accuracy"."""
+    """Compare the last values of a trial and of the baseline in `metric`: "test_loss" or "test_accuracy"."""
     ours, theirs = _values(trial.trained, metric), _values(baseline.trained, metric)
     return Difference(
         value=_mean(ours[-LAST:]) - _mean(theirs[-LAST:]),
@@ -175,7 +175,8 @@ def verdict(trials: Sequence[RunHistory]) -> list[str]:
     if baseline is None or not others:
         return []
     if min(len(_values(trial.trained, "test_loss")) for trial in (baseline, *others)) <= NOISE_WINDOW:
-        return [f"Too few rounds to tell a difference from noise: more than {NOISE_WINDOW} are needed."]
+        needed = f"more than {NOISE_WINDOW} evaluated rounds are needed"
+        return [f"Too few rounds to tell a difference from noise: {needed}."]
     if not difference(baseline, baseline, "test_loss").known:
         return [_not_finite(baseline)]
     return [*(_sentence(trial, baseline) for trial in others), ONE_SEED]
@@ -187,7 +188,7 @@ def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0
 
 
 def duration(seconds: float | None, unit: str = "") -> str:
-    """Format seconds with one decimal, or with more if there would be no digit but 0.
+    """Format seconds with one decimal; below 1, 0.1 and 0.01 s with two, three and four decimals.
 
     Examples
     --------
@@ -218,7 +219,7 @@ def _sentence(trial: RunHistory, baseline: RunHistory) -> str:
 
 
 def _not_finite(trial: RunHistory) -> str:
-    return f"{trial.label}: no comparison, since its test loss was not finite."
+    return f"{trial.label}: no comparison, since its test loss or accuracy was not finite."
 
 
 def _counts(line: Line) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Follows which nodes are online, and registers them as clients once their status is known."""
+"""Follows which nodes are online, registers them as clients, and waits until enough clients are available."""
 
 from __future__ import annotations
 

@@ -13,17 +13,17 @@ from .arrays import Floats
 def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
     """Return the p with the least KL(p || w) for weights w, among all p with p_m >= floor and sum_m p_m = 1.
 
-    The solution is ``p_m = max(floor, c w_m)``, where c is such that the sum is 1 (Proposition 1, where π(m)
-    is the rank of m). Algorithm 2 finds c by sorting. Here the set of entries at the floor grows until it no
-    longer changes. Raising entries to the floor takes mass from the others and lowers c, so an entry at the
-    floor remains there, and the final set is the solution. This takes a few passes over M entries, and no
+    The solution is ``p_m = max(floor, c w_m)``, where c is such that the sum is 1 (Proposition 1; the paper's
+    π(m) is the rank of w_m). Algorithm 2 finds c by sorting. Here the set of entries at the floor grows until
+    it no longer changes. Raising entries to the floor takes mass from the others and lowers c, so an entry at
+    the floor remains there, and the final set is the solution. This takes a few passes over M entries, and no
     sort.
 
     Parameters
     ----------
     log_weights : array_like, shape (M,)
-        log w up to a constant; finite or -inf, not all -inf. If a weight divided by the largest underflows,
-        the entry gets the floor.
+        log w up to a constant; finite or -inf, not all -inf. An entry gets the floor if its weight,
+        divided by the largest weight, underflows to 0.
     floor : float
         The lower bound of every p_m, in [0, 1/M] (α/M in the paper). With 1/M, p is uniform.
 

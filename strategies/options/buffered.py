@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from ..selectors import checks
 from .value_checks import boolean
@@ -11,7 +11,7 @@ MOST_CLIENTS = 10**6
 MOST_STEPS = 10**6
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Buffered:
     """Rounds that do not wait for slow clients: the model moves after every K arrivals.
 
@@ -57,6 +57,7 @@ class Buffered:
     """
 
     concurrency: int
+    _: KW_ONLY
     size: int | None = None
     max_staleness: int = 100
     staleness_power: float = 0.0

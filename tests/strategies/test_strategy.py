@@ -305,6 +305,15 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     assert len(questions) == 3  # no client is asked again in each round
 
 
+def test_a_strategy_object_runs_once() -> None:
+    grid = ToyGrid({1: client("a"), 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, min_available_clients=2)
+    start = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    strategy.start(grid, start, num_rounds=1)
+    with pytest.raises(RuntimeError, match="make a new strategy object"):
+        strategy.start(grid, start, num_rounds=1)
+
+
 def test_round_1_starts_without_clients_that_never_joined() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, deadlines=Deadlines(status=0.05))

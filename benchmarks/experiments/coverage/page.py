@@ -12,20 +12,20 @@ from benchmarks.experiments.coverage.row import MEANINGS, Paper, Row, Status
 _START = """\
 # Which parts of the papers are here?
 
-Every algorithm, variant, figure, table and bound of the papers, with the command that runs it. Lemmas that
-only serve a proof are left out. `cohort bench papers --coverage` prints this page: change the rows in
+Every algorithm, variant, figure, table and bound of the papers, with the command that runs it, if any. Lemmas
+that only serve a proof are left out. `cohort bench papers --coverage` prints this page: change the rows in
 `benchmarks/experiments/coverage/`, not the page. Tests compare the names in it with the registries of
 selectors, settings and experiments.
 
 [results.md](results.md#the-papers-claims) has what was measured. Commands that begin with `cohort up` train a
-federation on this machine over gRPC; `cohort simulate` takes the same options. FOLDER holds the data files of
-experiments, FILE is a file of yours.
+federation on this machine over gRPC; `cohort simulate` takes these options too. FOLDER holds the data files
+of experiments, FILE is a file of yours.
 
 The commands that begin with `cohort up` run with the guard, which no paper has. The guard clips updates,
 norms, losses and variances that lie far above those of other clients, so selectors learn from the clipped
 values. Under `pow-d`, its variants, `afl`, `oort` and `tifl`, a client rests after more than twice the draws
-that correspond to its share of the data (at least 1/n for n clients), so these selectors select more evenly
-than in their papers.
+that correspond to its share of the data; with n clients, a share below 1/n counts as 1/n. So these selectors
+select more evenly than in their papers.
 Add `--set guard=false` for the papers' algorithms. The experiments run without the guard.
 """
 
@@ -55,7 +55,10 @@ def page(papers: Sequence[Paper]) -> str:
 
 
 def commands(row: Row) -> list[str]:
-    """Return the commands that run a row: one for its selectors, and one for each data file."""
+    """Return the commands of a row: `cohort up` runs its selectors, `cohort bench papers` its experiments.
+
+    Experiments that need the same data set, or none, are in one command.
+    """
     found = []
     if row.selectors:
         options = [f"--selector {each}" for each in row.selectors]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.sketches import WIDTH
-from .directions import Agreements
+from .directions import Agreements, unit_vectors
 
 _UPDATES = 128
 """How many updates are remembered."""
@@ -58,12 +58,9 @@ class VersionedDirections:
         """
         found, single = np.full(clients.size, np.nan), np.ones(clients.size, dtype=np.bool_)
         deviations = np.ones(clients.size)
-        with np.errstate(over="ignore", invalid="ignore"):
-            lengths = np.sqrt(np.square(sketches).sum(axis=1))
-        usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
-        usable = usable[np.argsort(clients[usable])][:_UPDATES]
-        width = sketches.shape[1]
-        self._remember(clients[usable], versions[usable], sketches[usable] / lengths[usable, None])
+        usable, directions = unit_vectors(clients, sketches)
+        usable, width = usable[:_UPDATES], sketches.shape[1]
+        self._remember(clients[usable], versions[usable], directions[:_UPDATES])
         known = self._clients >= 0
         senders, age = np.unique(self._clients[known][::-1], return_index=True)
         if senders.size < _FEWEST:

@@ -58,14 +58,10 @@ class RecentDirections:
             The sketches of the clients' updates. They may hold any floats.
         """
         found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
-        lengths = _lengths(sketches)
-        usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
-        usable = usable[np.argsort(clients[usable])]
+        usable, directions = unit_vectors(clients, sketches)
         new, width = clients[usable], sketches.shape[1]
         others = np.flatnonzero((self._clients >= 0) & ~np.isin(self._clients, new))
-        pool = np.concatenate(
-            [self._directions[others, :width], sketches[usable] / lengths[usable, None]], dtype=np.float64
-        )
+        pool = np.concatenate([self._directions[others, :width], directions], dtype=np.float64)
         of_others = self._agreements[others]
         of_new = np.full(new.size, nan)
         if len(pool) >= _FEWEST:
@@ -98,10 +94,16 @@ class RecentDirections:
         return {"clients": self._clients, "directions": self._directions, "agreements": self._agreements}
 
 
-def _lengths(vectors: Floats) -> Floats:
+def unit_vectors(clients: Ints, sketches: Floats) -> tuple[Ints, Floats]:
+    """Return (u,) the positions of sketches with a direction, sorted by client, and (u, D) their directions.
+
+    A sketch (n, D) has no direction if it is 0, or if its length is not finite.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths: Floats = np.sqrt(np.square(vectors).sum(axis=1))
-    return lengths
+        lengths = np.sqrt(np.square(sketches).sum(axis=1))
+    usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
+    usable = usable[np.argsort(clients[usable])]
+    return usable, sketches[usable] / lengths[usable, None]
 
 
 def _cosines_with_the_others(units: Floats) -> Floats:

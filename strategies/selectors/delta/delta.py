@@ -46,8 +46,8 @@ class DeltaSettings(ImportanceSettings):
     def alphas(self, clients_per_round: int) -> tuple[float, float]:
         """Return (α1, α2) for n = `clients_per_round`.
 
-        If L, η_L and η are given, α1 = 20 K² L η_L and α2 = 5 K L η_L + η/n (Corollary 3.7), where K is
-        `local_steps`. Otherwise α1 and α2 are the settings `alpha_1` and `alpha_2`.
+        If L, η_L and η are given, α1 = 20 K² L η_L and α2 = 5 K L η_L + η/n (Corollary 3.7). The
+        paper's K is `local_steps` here. Otherwise α1 and α2 are the settings `alpha_1` and `alpha_2`.
         """
         if self.smoothness is None or self.local_learning_rate is None or self.global_learning_rate is None:
             return self.alpha_1, self.alpha_2
@@ -55,7 +55,7 @@ class DeltaSettings(ImportanceSettings):
         return 20 * self.local_steps * rate, 5 * rate + self.global_learning_rate / clients_per_round
 
     def scores(self, diversities: Floats, variances: Floats, clients_per_round: int) -> Floats:
-        """Return the scores sqrt(α1 (ζ/K)² + α2 σ²) (n,), where K is `local_steps`.
+        """Return the scores sqrt(α1 (ζ/`local_steps`)² + α2 σ²) (n,).
 
         `diversities` holds ζ (n,) and `variances` holds σ² (n,). A score is not finite if its diversity or
         its variance is not finite, or if it overflows.

@@ -28,7 +28,7 @@ RIDGE, STEEPEST = 4.0, 3.0
 WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
 X = WIDTH * np.arange(-REACH, REACH + 1, dtype=np.float64)  # (C,) x of each class
 SMALLEST_Y, LARGEST_Y = 1e-4, 1e12
-SMALLEST_MEAN = 1e-100
+SMALLEST_MEAN, LARGEST_MEAN = 1e-100, 1e100
 TERMS = 5
 
 

@@ -22,14 +22,13 @@ from ..presence import Presence
 from ..probability import LARGEST_NORM, AskingSettings, StreamSelector
 from ..records import Feedback, Selection
 from . import experts
-from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
+from .experts import EXPERTS, LARGEST_MEAN, MEMORIES, REACH, SMALLEST_MEAN, TERMS, WIDTH, Prior, X
 
 ON_SCORES, ON_EVERYBODY = 0.95, 0.05
 CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
 TRIES = 8
-LARGEST_MEAN = 1e100  # means of y beyond this, or below 1 / this, are reduced when sizes change
 
 
 class _Layout(NamedTuple):
@@ -129,10 +128,10 @@ class ForecastSelector(StreamSelector):
         log_means[rows] += np.log(ratio)[:, None]
         scores[rows] *= ratio
         known = means[rows]
-        extreme = ((known > LARGEST_MEAN) | ((known > 0) & (known < 1 / LARGEST_MEAN))).any()
+        extreme = ((known > LARGEST_MEAN) | ((known > 0) & (known < SMALLEST_MEAN))).any()
         if extreme:  # the squares of means must neither overflow nor vanish
-            means[rows] = np.where(known < 1 / LARGEST_MEAN, 0.0, np.minimum(known, LARGEST_MEAN))
-            log_means = np.clip(log_means, -math.log(LARGEST_MEAN), math.log(LARGEST_MEAN))
+            means[rows] = np.where(known < SMALLEST_MEAN, 0.0, np.minimum(known, LARGEST_MEAN))
+            log_means = np.clip(log_means, math.log(SMALLEST_MEAN), math.log(LARGEST_MEAN))
         self._assign({"means": means, "log_means": log_means, "scores": scores})
         self._assign({"sums": self._summed(self._registered)})
         if extreme:

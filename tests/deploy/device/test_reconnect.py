@@ -31,11 +31,11 @@ class Supervised:
         script = f"""
             import sys
             from pathlib import Path
-            from deploy.device import reconnect
+            from deploy.device import memory_limit, reconnect
             reconnect.unreachable = lambda *_: None
             reconnect.source_address = lambda *_: "10.0.0.1"
             reconnect.FIRST_RESTART = reconnect.LONGEST_RESTART = 0.01
-            reconnect.DeviceSupervisor.look = reconnect.MEMORY_LOOK = reconnect.NETWORK_LOOK = 0.05
+            reconnect.DeviceSupervisor.look = memory_limit.LOOK = reconnect.NETWORK_LOOK = 0.05
             {changes}
             command = [sys.executable, "-u", "-c", {dedent(node)!r}]
             sys.exit(reconnect.DeviceSupervisor(Path({str(device.folder)!r}), command).supervise())

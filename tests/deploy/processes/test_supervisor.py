@@ -78,6 +78,15 @@ def supervise(tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
         assert wait_until(lambda each=each: not each.left(), 5)
 
 
+def test_a_program_that_prints_without_a_pause_is_checked_too(
+    supervise: Callable[[str], Supervised],
+) -> None:
+    supervised = supervise("while true; do echo .; done")
+    assert wait_until(lambda: bool(supervised.lines), 10)
+    supervised.go_on = False  # the next check ends the program
+    assert wait_until(lambda: bool(supervised.codes), 10)
+
+
 def test_a_program_is_started_again_until_the_supervisor_is_stopped(
     supervise: Callable[[str], Supervised],
 ) -> None:

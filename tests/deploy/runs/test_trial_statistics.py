@@ -134,11 +134,11 @@ def test_a_loss_that_is_not_finite_does_not_affect_the_other_trials(tmp_path: Pa
     assert math.isnan(summarise(trials[1]).test_loss)
     assert math.isnan(area_ratio(trials[1], trials[0]))
     first, second, last = verdict(trials)
-    assert first == "osmd: no comparison, since its test loss was not finite."
+    assert first == "osmd: no comparison, since its test loss or accuracy was not finite."
     assert second.startswith("md: no difference that this run can show (test loss +0.000, ")
     assert last == ONE_SEED
     trials[0].rounds[-1]["test_loss"] = None
-    assert verdict(trials) == ["uniform: no comparison, since its test loss was not finite."]
+    assert verdict(trials) == ["uniform: no comparison, since its test loss or accuracy was not finite."]
 
 
 def test_a_tiny_difference_has_no_minus_sign(tmp_path: Path) -> None:
@@ -169,7 +169,8 @@ def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_trial
     assert verdict([uniform]) == []
     assert verdict([uniform, unfinished]) == []
     short = [write_history(tmp_path / name, FALLING[:11], name) for name in ("uniform", "md")]
-    assert verdict(short) == ["Too few rounds to tell a difference from noise: more than 10 are needed."]
+    [reason] = verdict(short)
+    assert reason.endswith("a difference from noise: more than 10 evaluated rounds are needed.")
 
 
 def test_clients_with_most_faults_come_first(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from deploy.flower.patches.guards.frame_limit import FRAMES, FrameBudget, FrameCounter
+from deploy.flower.patches.guards.frame_limit import FrameBudget, FrameCounter, SlowDown
 from deploy.flower.patches.guards.settings_check import NotAllowedError, SettingsCheck
 from deploy.flower.patches.guards.tls_records import RECORD, TlsPeer
 from deploy.flower.patches.sockets import forwarded
@@ -91,7 +91,8 @@ class Gate:
         self._connections: dict[str, _Connection] = {}  # by the name of the peer, the oldest first
         # The connections closed since the last line in the log, by address and reason.
         self._closed: Counter[tuple[str, str]] = Counter()
-        self._told = self._failed = self._slowed = -TOLD
+        self._told = self._failed = -TOLD
+        self._slow_down = SlowDown()
         self._budgets = WeakValueDictionary[int, FrameBudget]()  # of the connected nodes
         self._most = most_strangers()
         self._loop = asyncio.new_event_loop()
@@ -246,7 +247,7 @@ class Gate:
                 while (count := frames.passing(data, connection.budget)) < len(data):
                     await self._loop.sock_sendall(inside, data[:count])
                     data = data[count:]
-                    await self._slow_down(connection)
+                    await self._slow_down.pause(connection.peer, connection.budget)
                 await self._loop.sock_sendall(inside, data)
                 if received > FROM_STRANGER:
                     await connection.admitted.wait()
@@ -255,15 +256,6 @@ class Gate:
             back.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await back
-
-    async def _slow_down(self, connection: _Connection) -> None:
-        """Wait until a peer may send frames again, and log this every `TOLD` seconds."""
-        now = time.monotonic()
-        if now - self._slowed >= TOLD:
-            self._slowed = now
-            who = connection.address if connection.node is None else f"Node {connection.node}"
-            getLogger("flwr").warning("%s sends more than %d frames in a second: slowed down", who, FRAMES)
-        await asyncio.sleep(connection.budget.wait)
 
     async def _return(self, inside: socket.socket, outside: TlsPeer, connection: _Connection) -> None:
         """Forward what gRPC sends. When gRPC hangs up, end the connection."""
@@ -293,6 +285,11 @@ class _Connection:
         self.admitted = asyncio.Event()
         self.refusals = 0
         self.closing = False
+
+    @property
+    def peer(self) -> str:
+        """The peer's name in the log."""
+        return self.address if self.node is None else f"Node {self.node}"
 
 
 def most_strangers() -> int:

@@ -2,7 +2,8 @@
 
 gRPC handles every frame at once, even frames that belong to no request. A node that sent 850,000 PINGs a
 second occupied a core, and the requests of others waited for seconds. If a node sends more than `FRAMES`
-frames in a second, the gate (`connection_gate`) reads no more from the node until the second is over.
+frames in a second, the gate (`connection_gate`) reads no more from the node until the second is over
+(`SlowDown`).
 
 An honest node sends four small frames with each request (the request's headers and body, and two
 WINDOW_UPDATEs), and few others. The data of a model is in large frames, which do not count.
@@ -10,12 +11,16 @@ WINDOW_UPDATEs), and few others. The data of a model is in large frames, which d
 
 from __future__ import annotations
 
+import asyncio
 import time
+from logging import getLogger
+from math import inf
 
 FRAMES = 2048  # the frames of 500 requests; a SuperLink answers some 1,000 requests a second in all
 # Bytes. A DATA frame with at least this many bytes does not count. A frame of another kind counts once, and
 # once more for each `LARGE` bytes in it.
 LARGE = 1024
+TOLD = 60.0  # s between two lines in the log
 _PREFACE = 24  # bytes before the first frame
 _HEAD = 9  # bytes before a frame's content: its length (3), its kind, its flags and its stream (4)
 _DATA = 0  # the kind of the frames with bodies
@@ -72,3 +77,18 @@ class FrameCounter:
             return at - before
         self._skip, self._head = max(0, at - end), joined[at:]
         return len(data)
+
+
+class SlowDown:
+    """What a peer meets that sends too many frames: a pause, and a line in the log every `TOLD` seconds."""
+
+    def __init__(self) -> None:
+        self._logged = -inf  # time.monotonic(), s
+
+    async def pause(self, peer: str, budget: FrameBudget) -> None:
+        """Wait until the peer may send frames again."""
+        now = time.monotonic()
+        if now - self._logged >= TOLD:
+            self._logged = now
+            getLogger("flwr").warning("%s sends more than %d frames in a second: slowed down", peer, FRAMES)
+        await asyncio.sleep(budget.wait)

@@ -1,0 +1,63 @@
+"""Keeps the memory of a device's processes below the owner's limit: it kills the largest process.
+
+This file uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+LOOK = 2.0  # s between two checks
+
+
+class MemoryLimit:
+    """The limit for all processes of one process group.
+
+    Parameters
+    ----------
+    limit : float or None
+        The most memory that the group's processes may take together, MB; None: no limit.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self._checked = time.monotonic()  # s
+
+    def check(self, group: int) -> str:
+        """Kill the largest process of a group that takes too much memory; check at most every `LOOK` seconds.
+
+        Returns
+        -------
+        str
+            A line for the log about the killed process; "" if no process was killed.
+        """
+        if self.limit is None or time.monotonic() - self._checked <= LOOK:
+            return ""
+        self._checked = time.monotonic()
+        taken = memory_of(group)
+        total = sum(taken.values())
+        if total <= self.limit:
+            return ""
+        largest = max(taken, key=lambda pid: taken[pid])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(largest, signal.SIGKILL)
+        return f"{total:.0f} MB of {self.limit:g} MB: killed process {largest}"
+
+
+def memory_of(group: int) -> dict[int, float]:
+    """Return the private memory of each process in a process group, MB, by process id.
+
+    On systems other than Linux, the result is empty.
+    """
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            # After the program's name, which is in parentheses and may contain anything: state, parent, group
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
+                _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
+                found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return found
