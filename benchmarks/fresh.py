@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +26,16 @@ _CODE = (
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a new process whose linear algebra has one thread, and return the function's result.
 
+    See `call_with`.
+    """
+    return call_with({}, function, *args, **kwargs)
+
+
+def call_with(
+    environment: Mapping[str, str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call a function as `call` does, with further environment variables.
+
     The function must be at the top level of a module, and must not print. The arguments and the result must
     be picklable.
 
@@ -38,7 +48,7 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         [sys.executable, "-c", _CODE],
         input=pickle.dumps((function, args, kwargs)),
         stdout=subprocess.PIPE,
-        env=os.environ | ONE_THREAD,
+        env={**os.environ, **ONE_THREAD, **environment},
         check=True,
     )
     result: T = pickle.loads(done.stdout)

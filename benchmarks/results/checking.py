@@ -8,10 +8,11 @@ import random
 import shlex
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import fresh
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.running import Watcher, plan_all, run_jobs
 from benchmarks.experiments.sources import digest_of, sources_of
@@ -19,7 +20,7 @@ from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import judge
 from benchmarks.results.figures import figures
 from benchmarks.results.files import FOLDER, Kept, Measured, Recorded, plain, read, write
-from benchmarks.results.machine import commit, gpu, machine, same_arithmetic
+from benchmarks.results.machine import commit, gpu, machine, restricted_to, same_arithmetic
 from benchmarks.results.pages import PAGES, files_of, pages
 from benchmarks.results.recording import digest_of_benchmark, measure, today
 from deploy.flower.app_folder import CODE
@@ -128,25 +129,50 @@ def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path |
     return chosen
 
 
-def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
-    """Rerun a seed with the present code, and return how its values differ from the recorded ones.
+class Rerun(NamedTuple):
+    """A seed that was run again."""
 
-    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. For
-    other machines see `RELATIVE` and `DEVIATIONS`.
-    """
+    values: dict[Cell, Value] | None
+    """The value of each cell; None if the seed did not run."""
+    reason: str
+    """Why the seed did not run, "" if it ran."""
+    machine: dict[str, Any]
+    """The machine, with the instructions that the seed used, see `machine.machine`."""
+
+
+def rerun(result: Recorded, seed: int, data: Path | None) -> Rerun:
+    """Rerun a seed with the present code, if possible with the vector instructions of the recorded seed."""
+    restricted = restricted_to(result.machine)
+    return (
+        fresh.call_with(restricted, _rerun, result, seed, data) if restricted else _rerun(result, seed, data)
+    )
+
+
+def _rerun(result: Recorded, seed: int, data: Path | None) -> Rerun:
     experiment = EXPERIMENTS[result.name]
     with tempfile.TemporaryDirectory() as folder:
         job = plan_all([experiment], Path(folder), seeds=seed + 1, data=data)[experiment.name][seed]
         if job.digest != result.data:
-            return [f"{result.name}: {experiment.data} is not the file that the results were recorded with"]
+            return Rerun(None, f"{experiment.data} is not the file of the recorded results", machine())
         reasons: list[str] = []
         for _ in run_jobs([job], 1, _Failures(reasons)):
             pass
-        rerun = job.read()
-    if rerun is None:
-        return [f"{result.name}, seed {seed}: failed: {'; '.join(reasons)}"]
-    now = {cell: plain(value) for cell, value in rerun.outcome.cells.items()}
-    exact = same_arithmetic(machine(), result.machine)
+        done = job.read()
+    if done is None:
+        return Rerun(None, f"failed: {'; '.join(reasons)}", machine())
+    return Rerun({cell: plain(value) for cell, value in done.outcome.cells.items()}, "", machine())
+
+
+def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
+    """Return how the values of a rerun seed differ from the recorded ones.
+
+    If both were computed with the same arithmetic (`machine.ARITHMETIC`), each value must be equal, bit for
+    bit. Otherwise see `RELATIVE` and `DEVIATIONS`.
+    """
+    if again.values is None:
+        return [f"{result.name}, seed {seed}: {again.reason}"]
+    now = again.values
+    exact = same_arithmetic(again.machine, result.machine)
     return [
         f"{result.name}, seed {seed}, {' | '.join(cell)}: recorded {before}, now {now.get(cell)}"
         for cell, before in result.outcome(seed).items()
@@ -165,7 +191,7 @@ def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:
-        measure(words[words.index("--measure") + 1], Path(other))
+        measure(words[words.index("--measure") + 1], Path(other), restricted_to(result.machine))
         new = read(Path(other))[result.name]
     assert isinstance(new, Measured)
     if new.output != result.output:
@@ -189,14 +215,16 @@ def renew(result: Recorded, data: Path | None, folder: Path = FOLDER) -> list[st
     """
     experiment = EXPERIMENTS[result.name]
     at = int(np.argmin(result.seconds))
-    found = differences(result, result.seeds[at], data)
+    again = rerun(result, result.seeds[at], data)
+    found = differences(result, result.seeds[at], again)
     if not found:
+        exact = same_arithmetic(again.machine, result.machine)
         note = {
             "measured": today(),
             "commit": commit(sources_of(experiment)),
             "before": result.sources,
             "seed": result.seeds[at],
-            "equal": "bit for bit" if same_arithmetic(machine(), result.machine) else "within the tolerance",
+            "equal": "bit for bit" if exact else "within the tolerance",
         }
         write(
             dataclasses.replace(result, sources=digest_of(experiment), renewed=[*result.renewed, note]),

@@ -56,6 +56,26 @@ def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in ARITHMETIC)
 
 
+def restricted_to(instructions_of: Mapping[str, Any]) -> dict[str, str]:
+    """Return environment variables with which a new process computes as another machine does.
+
+    NumPy, OpenBLAS and torch choose their code by the CPU's vector instructions. The variables restrict them
+    to the instructions of the other machine. The result is empty if this machine has the same instructions,
+    or lacks some of them.
+    """
+    here = machine()
+    ours, theirs = (set(each.get("vectors", "").split()) for each in (here, instructions_of))
+    if not theirs or not theirs < ours:
+        return {}
+    found = {"NPY_DISABLE_CPU_FEATURES": " ".join(sorted(ours - theirs))}
+    library, _, code = instructions_of["blas"].rpartition(" ")
+    if here["blas"].rpartition(" ")[0] == library:
+        found["OPENBLAS_CORETYPE"] = code
+    if "X86_V4" in ours - theirs:  # AVX-512
+        found |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    return found
+
+
 def commit(files: Iterable[Path] = ()) -> str:
     """Return the hash of the last commit, or "" outside a Git repository.
 

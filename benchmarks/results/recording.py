@@ -20,6 +20,7 @@ from deploy.flower.app_folder import CODE
 from deploy.sweeps.source_digests import closure, digest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from benchmarks.experiments.report import Experiment, Report
@@ -81,7 +82,7 @@ def record_report(report: Report, out: Path, data: Path | None, folder: Path = F
     )
 
 
-def measure(command: str, folder: Path = FOLDER) -> Path:
+def measure(command: str, folder: Path = FOLDER, environment: Mapping[str, str] | None = None) -> Path:
     """Run a benchmark, and write what it prints as JSON into its data file.
 
     Parameters
@@ -89,6 +90,8 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
     command : str
         The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is
         the first word.
+    environment : mapping of str to str, optional
+        Further environment variables of the benchmark (default: none).
 
     Raises
     ------
@@ -104,7 +107,7 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
         cwd=CODE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | ONE_THREAD if words[0] in REPEATABLE else None,
+        env={**os.environ, **(ONE_THREAD if words[0] in REPEATABLE else {}), **(environment or {})},
         check=False,
     )
     if done.returncode:

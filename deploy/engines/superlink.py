@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
 
 RETRY = 1.0  # seconds between two requests to the SuperLink
-PATIENCE = 120.0  # seconds for which a run is submitted again while errors occur in the SuperLink
+PATIENCE = 120.0  # seconds for which a run is submitted again while each answer is an error in the SuperLink
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # the escape sequences with which Flower's logger sets colours
 FAILS = "Internal server error"  # Flower's message if an error has occurred in the SuperLink
 STOPPED = "finished:stopped"  # Flower's status of a run that was stopped with `flwr stop`
@@ -85,7 +85,7 @@ class RunningSuperLink:
         EngineError
             If Flower refuses the run, or if errors have occurred in the SuperLink for `PATIENCE` seconds.
         """
-        began = time.monotonic()
+        failing_since: float | None = None  # time.monotonic() of the first of the errors in a row, s
         with tempfile.TemporaryDirectory() as temporary:
             app, config = Path(temporary, "app"), Path(temporary, "config.toml")
             copy_app(self._app, app, self._folder)
@@ -95,8 +95,13 @@ class RunningSuperLink:
                 if answer["success"]:
                     return self.follow(str(answer["run-id"]))
                 message = str(answer["error-message"]).strip()
-                fails = FAILS in message and time.monotonic() - began < PATIENCE
-                if UNAVAILABLE not in message and not fails:
+                if UNAVAILABLE in message:
+                    failing_since = None
+                elif FAILS in message:
+                    failing_since = failing_since or time.monotonic()
+                if UNAVAILABLE not in message and not (
+                    failing_since is not None and time.monotonic() - failing_since < PATIENCE
+                ):
                     raise EngineError(f"{name}: Flower refused the run: {message}")
                 time.sleep(RETRY)
 
@@ -107,11 +112,11 @@ class RunningSuperLink:
         return run
 
     def check(self) -> list[str]:
-        """Return an empty list, because the clients are not processes of this engine."""
+        """Return the clients that died: always none, because they are not processes of this engine."""
         return []
 
     def result(self, run_id: str) -> str | None:
-        """Return how a run ended, "" while the run goes on, or None if the SuperLink does not answer."""
+        """Return how a run ended, "" while the run goes on, or None if the SuperLink cannot say."""
         answer = self.flwr("list", self.connection, "--run-id", run_id)
         for run in answer.get("runs", ()):
             status = str(run["status"])
@@ -144,13 +149,16 @@ class SubmittedRun:
 
     @property
     def over(self) -> bool:
-        """Whether the SuperLink has reported that the run has ended, and its whole log has been printed."""
+        """Whether the SuperLink has reported that the run has ended, and its whole log has been printed.
+
+        If a read of `stopped` reported the end first, the rest of the log is not printed.
+        """
         if self._over:
             return True
         # Checked before the lines are read: a stream that is closed now brings no more lines afterwards.
         streaming = self._stream.is_open
         for number, line in self._stream.new_lines():
-            if number > self._printed:  # earlier streams brought the lines up to this number
+            if number > self._printed:  # otherwise an earlier stream brought this line
                 print(printable(_COLOUR.sub("", line), None, keep="\t"), flush=True)
                 self._printed = number
         if streaming:

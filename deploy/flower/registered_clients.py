@@ -128,6 +128,18 @@ class Registry:
         """
         return {each["name"]: each["expires"] for _, each in self._all() if each["key"] is None}
 
+    def taken(self, name: str) -> str:
+        """Return why a new client cannot get this name; "" if it can.
+
+        The name of a revoked client, or of an invitation that has expired, is free.
+        """
+        if self.client(name).exists():
+            return f"registered already; `cohort server revoke {name}` frees the name"
+        expires = self.invited().get(name)
+        if expires is not None and expires > time.time():
+            return f"invited already; `cohort server revoke {name}` withdraws the invitation"
+        return ""
+
     def withdraw(self, name: str) -> bool:
         """Remove all invitations of a client, and return whether there were any."""
         with self._alone():

@@ -23,7 +23,8 @@ from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, 
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, PAGE_PORT, STRANGER, Server, ServerError
 from deploy.metrics.collector import Sources
-from deploy.metrics.metrics_and_readyz import check_address, serving, url
+from deploy.metrics.http_endpoint import check_address, serving, url
+from deploy.metrics.readiness import SuperLink
 from deploy.option_types import Finite
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
@@ -165,15 +166,14 @@ def _metrics(server: Server, programs: Programs) -> Iterator[None]:
     if not server.metrics:
         yield
         return
-    sources = Sources(
-        runs=server.folder / "runs",
+    superlink = SuperLink(
         control=server.control,
         fleet=server.local_fleet,
         fleet_name=LOOPBACK,
         authority=server.authority,
         secret=server.control_secret,
-        starts=lambda: programs.starts,
     )
+    sources = Sources(server.folder / "runs", superlink, starts=lambda: programs.starts)
     with serving(server.metrics, sources):
         yield
 

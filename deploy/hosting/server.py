@@ -354,19 +354,9 @@ class Server:
         self._write_revoked(self._revoked() - {name})
 
     def _check_free(self, name: str) -> None:
-        """Raise ServerError if a client is registered or invited under this name.
-
-        Expired invitations of the name are removed.
-        """
-        if self.client(name).exists():
-            raise ServerError(
-                f"name = {name}: registered already; `cohort server revoke {name}` frees the name"
-            )
-        expires = self.registry.invited().get(name)
-        if expires is not None and expires > time.time():
-            raise ServerError(
-                f"name = {name}: invited already; `cohort server revoke {name}` withdraws the invitation"
-            )
+        """Raise ServerError if a new client cannot get this name; remove expired invitations of the name."""
+        if taken := self.registry.taken(check_name(name)):
+            raise ServerError(f"name = {name}: {taken}")
         self.registry.withdraw(name)
 
     def revoke(self, name: str) -> None:

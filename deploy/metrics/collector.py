@@ -8,19 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from deploy.metrics.exposition import Sample, exposition
+from deploy.metrics.readiness import TIMEOUT, Readiness
 from deploy.metrics.run_metrics import Runs
-from deploy.metrics.superlink_nodes import count_nodes
-from deploy.tls.probe import unreachable
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from deploy.metrics.readiness import SuperLink
+
 INTERVAL = 2.0  # s between two reads of the histories
-PROBE_INTERVAL = 10.0  # s between two connections to the SuperLink
-NODES_INTERVAL = 30.0  # s between two requests for the nodes; the SuperLink logs each request
-TIMEOUT = 5.0  # s that the SuperLink may take to answer
 OLDEST = 1.0  # s for which the same text answers all requests, so that many requests cost little
 STALLED = 60.0  # s; if one step of the thread takes longer, the metrics count as no longer collected
 
@@ -31,16 +28,8 @@ class Sources:
 
     runs: Path
     """The folder with the runs' folders."""
-    control: str
-    """HOST:PORT of the SuperLink's control API."""
-    fleet: str
-    """HOST:PORT of the SuperLink's Fleet API."""
-    fleet_name: str
-    """The name or address for which the certificate of the Fleet API must be valid."""
-    authority: Path
-    """The certificate of the authority that signed the SuperLink's certificate."""
-    secret: Path
-    """The file with the secret that the control API demands."""
+    superlink: SuperLink
+    """The server's SuperLink."""
     starts: Callable[[], Mapping[str, int]] = field(default=dict)
     """Returns how often each program of the server was started, under the program's name."""
 
@@ -59,9 +48,7 @@ class Collector:
         self._runs = Runs(sources.runs)
         self._began = time.time()
         self._lock = threading.Lock()  # held while `_runs` is read or changed
-        self._nodes: Counter[str] | None = None  # the SuperLink's last answer; None if it did not answer
-        self._problem = "the SuperLink has not been asked yet"  # why the server is not ready
-        self._probed = self._asked = -NODES_INTERVAL  # time.monotonic(), s
+        self._readiness = Readiness(sources.superlink)
         self._came_back = time.monotonic()
         self._text, self._written = "", -OLDEST
         self._stop = threading.Event()
@@ -80,7 +67,7 @@ class Collector:
             try:
                 self.step()
             except Exception as error:  # a number that cannot be read must not end the others
-                self._problem = f"the metrics cannot be collected: {type(error).__name__}: {error}"
+                self._readiness.problem = f"the metrics cannot be collected: {type(error).__name__}: {error}"
             self._came_back = time.monotonic()
             self._stop.wait(INTERVAL)
 
@@ -88,32 +75,11 @@ class Collector:
         """Read all sources once."""
         with self._lock:
             self._runs.step()
-        if time.monotonic() - self._probed >= PROBE_INTERVAL:
-            self._probed = time.monotonic()
-            self._problem = self._probe()
-
-    def _probe(self) -> str:
-        """Return why the SuperLink is not ready, "" if it is; count its nodes once in `NODES_INTERVAL`."""
-        each = self._sources
-        for who, server, name in (
-            ("the operator", each.control, None),
-            ("devices", each.fleet, each.fleet_name),
-        ):
-            if problem := unreachable(server, each.authority, TIMEOUT, name):
-                self._nodes = None
-                return f"the SuperLink does not answer {who}: {problem}"
-        if self._nodes is None or time.monotonic() - self._asked >= NODES_INTERVAL:
-            try:
-                self._nodes = count_nodes(each.control, each.authority, each.secret, TIMEOUT)
-            except (OSError, ValueError) as error:
-                self._nodes = None
-                return f"the SuperLink does not list its nodes: {error}"
-            self._asked = time.monotonic()
-        return ""
+        self._readiness.step()
 
     def problem(self) -> str:
         """Return why the server is not ready for devices and runs; "" if it is ready."""
-        return self._problem
+        return self._readiness.problem
 
     def is_alive(self) -> bool:
         """Tell whether the numbers are still collected."""
@@ -128,10 +94,10 @@ class Collector:
 
     def _samples(self) -> Iterator[Sample]:
         yield Sample("cohort_metrics_start_time_seconds", self._began)
-        yield Sample("cohort_superlink_up", not self._problem)
+        yield Sample("cohort_superlink_up", not self._readiness.problem)
         for program, count in self._sources.starts().items():
             yield Sample("cohort_program_starts_total", count, (program,))
-        for state, count in (self._nodes or {}).items():
+        for state, count in (self._readiness.nodes or {}).items():
             yield Sample("cohort_nodes", count, (state,))
         with self._lock:
             yield from list(self._runs.samples())

@@ -23,23 +23,23 @@ from deploy.container import (
 from deploy.container.superlink import starts
 from deploy.container.supervisor import say
 from deploy.metrics.collector import Sources
-from deploy.metrics.metrics_and_readyz import PORT, serving
+from deploy.metrics.http_endpoint import PORT, serving
+from deploy.metrics.readiness import SuperLink
 
 
 def main() -> int:
     """Offer the metrics until the container is stopped. Return 2 if the port cannot be bound."""
     if sys.argv[2:] == ["healthy"]:
         return _check()
-    sources = Sources(
-        runs=RESULTS,
+    superlink = SuperLink(
         control=f"{CONTROL_HOST}:{CONTROL_PORT}",
         # In the control network, the SuperLink has the control API's name only.
         fleet=f"{CONTROL_HOST}:{FLEET_PORT}",
         fleet_name=FLEET_HOST,
         authority=AUTHORITY,
         secret=OPERATOR_SECRET,
-        starts=lambda: {"superlink": starts()},
     )
+    sources = Sources(RESULTS, superlink, starts=lambda: {"superlink": starts()})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with serving(f"0.0.0.0:{PORT}", sources):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MEMORY = "cohort"
-"""Key of the ConfigRecord in the context's state: the data size that the last training reported."""
+"""Key of the ConfigRecord in the context's state that holds the data size of the last training."""
 
 
 def report_partition(context: Context) -> Report:
@@ -34,14 +34,16 @@ class ReportingClientApp(ClientApp):
     an update by the app's train function. TRAIN replies also hold the client's identity and properties. While
     a client reports that it is not available, these questions and TRAIN messages do not call the app.
 
-    A mod could not answer queries: Flower refuses a query without a handler before it calls any mod.
+    This class is not a mod, because a mod could not answer queries: Flower refuses a query without a handler
+    before it calls any mod.
 
     Parameters
     ----------
     report : callable, optional
-        Takes the context, and returns the client's `Report`: its identity, data size, group, properties,
-        and whether it is available. Default: the identity is ``partition-`` and the partition's number in the
-        node config. Without a data size, the app reports the ``num-examples`` of its last training.
+        Takes the context, and returns the client's `Report`: its identity, data size, group, properties, and
+        whether it is available. Default: the identity is ``partition-`` and the partition's number in the
+        node config. If the report has no data size, the ``num-examples`` of the last training takes its
+        place.
     loss_metric : str, optional
         The name of the metric that holds the loss in the reply of the evaluate function. Default: "loss", or
         else the only metric whose name contains "loss".
@@ -95,7 +97,8 @@ class ReportingClientApp(ClientApp):
         if kind == NORM:
             moves = [new - old for new, old in zip(_arrays(reply.content), sent, strict=True)]
             norm = sqrt(sum(float(np.vdot(move, move)) for move in moves))
-            report = report.model_copy(update={"update_norm": norm, "num_examples": size})
+            known = {} if size is None else {"num_examples": size}
+            report = report.model_copy(update={"update_norm": norm, **known})
             return Message(write_report(report), reply_to=message)
         own = write_report(report)
         for name in (IDENTITY, PROPERTIES):
@@ -104,7 +107,7 @@ class ReportingClientApp(ClientApp):
         return reply
 
     def _called(self, kind: str, message: Message, context: Context) -> Message:
-        """Return the app's reply to the message as a message of another type."""
+        """Let the app answer the message as if its type were `kind`, and return the reply."""
         asked = message.metadata.message_type
         message.metadata.message_type = kind
         try:
@@ -114,7 +117,7 @@ class ReportingClientApp(ClientApp):
 
 
 def _arrays(content: RecordDict) -> list[NDArray[np.float64]]:
-    """Return copies of all arrays in a message: an app may train in the arrays that it received."""
+    """Return copies of all arrays in a message, since an app may change the arrays that it received."""
     return [
         np.array(array.numpy(), dtype=np.float64)
         for record in of_kind(content, ArrayRecord).values()

@@ -3,10 +3,10 @@
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. The server's side is `flics_private`.
 
-In a round of `flics-private`, every available client is a candidate and reports a randomised group. The
-server sends each candidate an invitation with an acceptance rate and an update scale for every group. The
-client draws whether it takes part, with the rate of its true group (`GroupMember.accepts`). A client that
-takes part scales its update itself.
+In a round of `flics-private`, every selectable client is a candidate and reports a randomised group. The
+server sends an invitation to each candidate that has reported, with an acceptance rate and an update scale
+for every group. The client draws whether it takes part, with the rate of its true group
+(`GroupMember.accepts`). A client that takes part scales its update itself.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,19 @@ from . import checks
 
 @dataclass(frozen=True, eq=False)
 class Invitation:
-    """The message that asks candidates to take part in a round; its arrays are read-only.
+    """What the server sends to the candidates of a round; its arrays are read-only.
 
     Attributes
     ----------
     clients : ndarray of int, shape (n,)
         The invited clients.
     rates : ndarray, shape (V, G)
-        V versions of r/a, in [0, 1]: the probability with which a client of each group accepts.
+        The probabilities in [0, 1] with which a client of each group accepts (the paper's r/a). The
+        candidates are split into V parts, and each part has a row of its own, see `flics_private`.
     versions : ndarray of int, shape (n,)
-        Client ``clients[i]`` is sent the version ``rates[versions[i]]``.
+        The row of ``rates`` that is sent to each client in ``clients``.
     scales : ndarray, shape (G,)
-        p/ŝ >= 0: the factor by which a client of each group multiplies its update.
+        The factors >= 0 by which a client of each group multiplies its update (the paper's p/ŝ).
     """
 
     clients: Ints
@@ -85,6 +86,8 @@ class GroupMember:
         checks.integer("num_groups", self.num_groups, low=1)
         checks.integer("group", self.group, low=0, high=self.num_groups - 1)
         checks.integer("secret", self.secret, low=0)
+        if not checks.real("epsilon", self.epsilon) > 0:
+            raise ValueError(f"epsilon = {self.epsilon}: must be > 0")
 
     def report(self, round: int) -> int:
         """Return the group to report.

@@ -1,12 +1,12 @@
 """The problem and the training of the OSMD paper's appendix G: logistic regression on images, 500 clients.
 
-With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random.
-With balanced sizes each client holds 10. All trials of a comparison are trained side by side on the same
-mini-batches. The gradients of all clients are computed, so the regret of each trial is known
-(`benchmarks.experiments.regret`). In shapes, A is the number of trials.
+With skewed sizes, 65 % of the clients hold 1 training image, 20 % hold 5, 10 % hold 30 and 5 % hold 100. With
+balanced sizes, each client holds 10. The images are drawn at random. All trials of a comparison are trained
+side by side on the same mini-batches. The gradient norms of all clients are computed, so the regret of each
+trial is known (`benchmarks.experiments.regret`). In shapes, A is the number of trials.
 
-The loss is the cross-entropy of the softmax over the C classes. Misprints: the paper's softmax has a sum to
-K, and its cross-entropy has no minus sign.
+The loss is the cross-entropy of the softmax over the C classes. The paper has two misprints: the sum in its
+softmax runs to K instead of C, and its cross-entropy has no minus sign.
 """
 
 from collections.abc import Callable, Mapping
@@ -87,12 +87,12 @@ def section_g(
     watch: Watch | None = None,
     every: int = 1,
 ) -> dict[str, SectionGRun]:
-    """Train multi-class logistic regression without bias by mini-batch SGD, a model for each selector.
+    """Train multi-class logistic regression without intercepts by mini-batch SGD, a model for each selector.
 
     Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
-    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement (in the
-    paper with replacement, since the samples are i.i.d.). Pixels are divided by 255. An
-    `Oracle` gets the norms of all clients in a round before it selects.
+    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. (The
+    paper calls the samples of a mini-batch i.i.d., so it draws with replacement.) Pixels are divided by 255.
+    An `Oracle` gets the norms of all clients in a round before it selects.
 
     Parameters
     ----------

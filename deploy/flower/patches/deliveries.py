@@ -5,17 +5,18 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
 
 - Stock Flower hands out a message once. If the answer with the message is lost, the round waits for the reply
   until its deadline. Here a node that asks for the next message without having confirmed the last one
-  receives the last one again.
+  receives the last one again, at most three times in all, and not after the end of the message's round.
 - A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
-  round's deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because
-  the reply was handed out. Here a ServerApp receives only complete replies.
+  round's deadline is earlier. If the connection breaks meanwhile, the SuperNode sends the reply again, but
+  the SuperLink refuses this second attempt, because the reply was handed out. Here a ServerApp receives a
+  reply only when all its parts have arrived, or when the SuperNode has sent no part for three minutes.
 - Stock Flower refuses a part of a reply if the database is locked. If the answer to the first attempt is
   lost, the SuperNode sends the part again, and stock Flower refuses this second copy. In both cases the
   SuperNode gives up the reply. Here the SuperLink tries again to store the part, and a part that is already
   stored counts as stored.
 - A SuperNode that restarts has forgotten the messages that it received. Here the ServerApp receives an error
-  reply to each of these messages at once.
+  reply to each message that was not answered, unless the message will be delivered again.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Unconfirmed:
         return delivery.attempts < ATTEMPTS and in_time and not self._past.is_past(metadata)
 
     def deliver_again(self, servicer: type) -> None:
-        """Let this servicer deliver a message again until its node confirms it, at most `ATTEMPTS` times."""
+        """Patch the servicer: it delivers a message until its node confirms it, at most `ATTEMPTS` times."""
         pull, confirm = servicer.PullMessages, servicer.ConfirmMessageReceived  # type: ignore[attr-defined]
 
         @wraps(pull)
@@ -145,7 +146,7 @@ class Unconfirmed:
 
 
 def hand_out_complete_replies(state: Any) -> None:
-    """Let states of this class find a reply only when all parts of the reply have arrived.
+    """Patch `SqlLinkState` so that it finds a reply only when all parts of the reply have arrived.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
 
 
 def store_parts_again(state: Any) -> None:
-    """Let states of this class accept a part that is stored already, and try again if storing fails.
+    """Patch `SqlLinkState`: it accepts a part that is stored already, and tries again if storing fails.
 
     Parameters
     ----------
@@ -212,7 +213,7 @@ def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
 
 
 def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
-    """Let states of this class delete the messages that a restarted node had received and not answered.
+    """Patch `SqlLinkState`: it deletes the messages that a restarted node had received and not answered.
 
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.

@@ -14,6 +14,7 @@ from benchmarks.results.checking import (
     need_gpu,
     outdated,
     renew,
+    rerun,
     sample,
     write_pages,
     wrong_pages,
@@ -34,6 +35,10 @@ def changed(result: Recorded, seed: int, value: float | None, **changes: object)
     values = list(result.rows["md"]["loss"])
     values[seed] = value
     return Recorded(**{**vars(result), "rows": {"md": {"loss": values}}, **changes})  # type: ignore[arg-type]
+
+
+def found(result: Recorded, seed: int) -> list[str]:
+    return differences(result, seed, rerun(result, seed, None))
 
 
 def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
@@ -68,22 +73,22 @@ def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old:
 
 def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) -> None:
     other = {**machine(), "cpu": "another"}
-    assert differences(changed(old, 1, 0.25 + 1e-9, machine=other), 1, None) == []
-    assert differences(changed(old, 1, 0.9, machine=other), 1, None) == []  # within three deviations
-    assert differences(changed(old, 1, 9e9, machine=other), 0, None) == []
+    assert found(changed(old, 1, 0.25 + 1e-9, machine=other), 1) == []
+    assert found(changed(old, 1, 0.9, machine=other), 1) == []  # within three deviations
+    assert found(changed(old, 1, 9e9, machine=other), 0) == []
     steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})  # type: ignore[arg-type]
-    assert len(differences(steady, 1, None)) == 1
+    assert len(found(steady, 1)) == 1
 
 
 def test_a_failed_seed_is_a_difference(tmp_path: Path, old: Recorded) -> None:
     (tmp_path / "fail-2").touch()
-    (found,) = differences(old, 2, None)
-    assert found.startswith("toy, seed 2: failed: ValueError: seed 2 is a bad one")
+    (reason,) = found(old, 2)
+    assert reason.startswith("toy, seed 2: failed: ValueError: seed 2 is a bad one")
 
 
 def test_cells_that_are_new_or_missing_are_differences(old: Recorded) -> None:
     renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}})  # type: ignore[arg-type]
-    assert differences(renamed, 0, None) == [
+    assert found(renamed, 0) == [
         "toy, seed 0, md | accuracy: recorded 1.0, now None",
         "toy, seed 0, md | loss: not recorded",
     ]

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import fresh
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report, table
+from benchmarks.results import machine as machine_module
 from benchmarks.results.files import FOLDER, POINTS, Kept, Measured, Recorded, read, recorded, write
 from benchmarks.results.machine import machine, same_arithmetic
 from benchmarks.results.tables import output_table
@@ -98,6 +100,33 @@ def test_the_machine_has_what_decides_the_arithmetic() -> None:
     assert all(here[key] for key in ("cpu", "cores", "blas", "python", "numpy"))
     assert same_arithmetic(here, {**here, "cores": 99, "flwr": "0"})
     assert not same_arithmetic(here, {**here, "blas": "another"})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "blas", "variables"),
+    [
+        ("A B", "lib 1 Old", {}),
+        ("", "lib 1 Old", {}),  # another kind of CPU
+        ("A C", "lib 1 Old", {}),  # this machine has no C
+        ("A", "lib 1 Old", {"NPY_DISABLE_CPU_FEATURES": "B", "OPENBLAS_CORETYPE": "Old"}),
+        ("A", "lib 2 Old", {"NPY_DISABLE_CPU_FEATURES": "B"}),
+    ],
+)
+def test_a_rerun_uses_the_instructions_of_the_record_if_the_machine_has_them(
+    monkeypatch: pytest.MonkeyPatch, theirs: str, blas: str, variables: dict[str, str]
+) -> None:
+    monkeypatch.setattr(machine_module, "machine", lambda: {"vectors": "A B", "blas": "lib 1 New"})
+    assert machine_module.restricted_to({"vectors": theirs, "blas": blas}) == variables
+
+
+def test_a_new_process_computes_as_a_machine_with_fewer_instructions() -> None:
+    here = machine()
+    *fewer, last = here["vectors"].split() or [""]
+    if not fewer:
+        pytest.skip("NumPy reports at most one group of instructions here")
+    record = {**here, "vectors": " ".join(fewer)}
+    found = fresh.call_with(machine_module.restricted_to(record), machine_module.machine)
+    assert found["vectors"] == record["vectors"], last
 
 
 def test_the_files_of_this_repository_can_be_read() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.metrics.collector import Collector, Sources
+from deploy.metrics.readiness import SuperLink
 from server.history import VERSION
 
 GROUP = 'north"\n\\\x1b[2J}'  # as a client may name its group
@@ -57,4 +58,5 @@ def collector_of(runs: Path) -> Collector:
     """Return a collector whose SuperLink does not answer."""
     nowhere = "127.0.0.1:1"
     files = {"authority": runs / "no-ca.crt", "secret": runs / "no-secret"}
-    return Collector(Sources(runs, nowhere, nowhere, "127.0.0.1", **files, starts=lambda: {"superlink": 2}))
+    superlink = SuperLink(nowhere, nowhere, "127.0.0.1", **files)
+    return Collector(Sources(runs, superlink, starts=lambda: {"superlink": 2}))

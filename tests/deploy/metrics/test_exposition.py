@@ -59,7 +59,7 @@ def everything(tmp_path: Path) -> str:
     (tmp_path / "a" / "checkpoints").mkdir()
     (tmp_path / "a" / "checkpoints" / "round-00000001.npz").touch()
     collector.step()
-    collector._nodes = {"online": 1, "offline": 0, "registered": 2}  # type: ignore[assignment]
+    collector._readiness.nodes = {"online": 1, "offline": 0, "registered": 2}  # type: ignore[assignment]
     return collector.text()
 
 

@@ -326,6 +326,8 @@ def test_a_state_of_other_groups_is_refused():
         ((3, 3, 1.0, 5), "group = 3: must be between 0 and 2"),
         ((0, 0, 1.0, 5), "num_groups = 0"),
         ((0, 3, 1.0, -5), "secret = -5"),
+        ((0, 3, 0.0, 5), "epsilon = 0.0: must be > 0"),
+        ((0, 3, np.nan, 5), "epsilon = nan"),
     ],
 )
 def test_bad_members_are_refused(arguments, text):

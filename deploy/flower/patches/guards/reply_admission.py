@@ -283,7 +283,7 @@ class ReplyAdmission:
         return self._saved
 
     def _notice(self, state: Any) -> None:
-        """Let states of this class note the sizes of ServerApps' messages, and ignore nodes' object trees."""
+        """Patch `SqlLinkState`: it notes sizes of ServerApps' messages, and ignores object trees of nodes."""
         store_message, store_object = state.store_message_and_object_tree, state.store_object
         iterate = importlib.import_module(_TREES).iterate_object_tree
 

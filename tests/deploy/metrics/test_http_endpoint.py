@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from deploy.metrics import collector as collector_module
-from deploy.metrics import metrics_and_readyz as module
+from deploy.metrics import http_endpoint as module
+from deploy.metrics import readiness
 from deploy.metrics.collector import Collector
-from deploy.metrics.metrics_and_readyz import Endpoint, parse_address, serving, url
+from deploy.metrics.http_endpoint import Endpoint, parse_address, serving, url
 from deploy.processes.ports import free_ports
 
 from ...support.processes import wait_for
@@ -45,8 +46,8 @@ class Server:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(module, "PATIENCE", 1.0)
     monkeypatch.setattr(collector_module, "INTERVAL", 0.05)
-    monkeypatch.setattr(collector_module, "PROBE_INTERVAL", 0.05)
-    monkeypatch.setattr(collector_module, "NODES_INTERVAL", 0.05)
+    monkeypatch.setattr(readiness, "PROBE_INTERVAL", 0.05)
+    monkeypatch.setattr(readiness, "NODES_INTERVAL", 0.05)
     monkeypatch.setattr(collector_module, "OLDEST", 0.0)
     append(tmp_path / "a", run_line(), round_line(1))
     collector = collector_of(tmp_path)
@@ -79,9 +80,9 @@ def test_pages(server: Server) -> None:
 
 def test_readiness_is_that_of_the_superlink(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     problems: dict[str, str] = {}
-    monkeypatch.setattr(collector_module, "unreachable", lambda server, *_: problems.get(server))
+    monkeypatch.setattr(readiness, "unreachable", lambda server, *_: problems.get(server))
     soon(lambda: server.get("/readyz")[1].startswith("the SuperLink does not list its nodes: "))
-    monkeypatch.setattr(collector_module, "count_nodes", lambda *_: {"online": 3})
+    monkeypatch.setattr(readiness, "count_nodes", lambda *_: {"online": 3})
     soon(lambda: server.get("/readyz") == (200, "ok\n"))
     assert "cohort_superlink_up 1" in server.get("/metrics")[1]
     assert 'cohort_nodes{state="online"} 3' in server.get("/metrics")[1]

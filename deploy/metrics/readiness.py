@@ -1,0 +1,77 @@
+"""Whether a server is ready for devices and runs: its SuperLink answers, and lists its nodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deploy.metrics.superlink_nodes import count_nodes
+from deploy.tls.probe import unreachable
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from pathlib import Path
+
+PROBE_INTERVAL = 10.0  # s between two connections to the SuperLink
+NODES_INTERVAL = 30.0  # s between two requests for the nodes; the SuperLink logs each request
+TIMEOUT = 5.0  # s that the SuperLink may take to answer
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """Where a server's SuperLink answers."""
+
+    control: str
+    """HOST:PORT of the control API."""
+    fleet: str
+    """HOST:PORT of the Fleet API."""
+    fleet_name: str
+    """The name or address for which the certificate of the Fleet API must be valid."""
+    authority: Path
+    """The certificate of the authority that signed the SuperLink's certificate."""
+    secret: Path
+    """The file with the secret that the control API demands."""
+
+
+class Readiness:
+    """The last answer of a SuperLink.
+
+    Attributes
+    ----------
+    problem : str
+        Why the server is not ready for devices and runs; "" if it is ready.
+    nodes : Counter of str, or None
+        The number of nodes in each state; None if the SuperLink did not answer.
+    """
+
+    def __init__(self, superlink: SuperLink) -> None:
+        self.problem = "the SuperLink has not been asked yet"
+        self.nodes: Counter[str] | None = None
+        self._superlink = superlink
+        self._probed = self._asked = -NODES_INTERVAL  # time.monotonic(), s
+
+    def step(self) -> None:
+        """Ask the SuperLink, at most once in `PROBE_INTERVAL` seconds."""
+        if time.monotonic() - self._probed >= PROBE_INTERVAL:
+            self._probed = time.monotonic()
+            self.problem = self._probe()
+
+    def _probe(self) -> str:
+        """Return why the SuperLink is not ready, "" if it is; count its nodes once in `NODES_INTERVAL`."""
+        each = self._superlink
+        for who, server, name in (
+            ("the operator", each.control, None),
+            ("devices", each.fleet, each.fleet_name),
+        ):
+            if problem := unreachable(server, each.authority, TIMEOUT, name):
+                self.nodes = None
+                return f"the SuperLink does not answer {who}: {problem}"
+        if self.nodes is None or time.monotonic() - self._asked >= NODES_INTERVAL:
+            try:
+                self.nodes = count_nodes(each.control, each.authority, each.secret, TIMEOUT)
+            except (OSError, ValueError) as error:
+                self.nodes = None
+                return f"the SuperLink does not list its nodes: {error}"
+            self._asked = time.monotonic()
+        return ""
