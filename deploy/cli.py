@@ -246,13 +246,13 @@ def up(
 def simulate(
     context: typer.Context,
     engine: Annotated[
-        Literal["ray", "batched"],
+        Literal["batched", "ray"],
         typer.Option(
-            help="ray: Flower's own simulation, as `flwr run . local`. While it runs, every user of this "
-            "machine can submit runs to it. batched: no messages; the selected clients of a round train as "
-            "one computation."
+            help="batched: no messages; the selected clients of a round train as one computation. ray: "
+            "Flower's own simulation, as `flwr run . local`; needs the extra `simulation`. While it runs, "
+            "every user of this machine can submit runs to it."
         ),
-    ] = "ray",
+    ] = "batched",
     workers: Annotated[
         int, typer.Option(help="With --engine batched: processes that train the clients of a round.")
     ] = 1,
@@ -359,9 +359,7 @@ def _compare(
                         with display_of(each) as display:
                             train(engine, each, display, at_once=at_once)
     except (EngineError, KeyboardInterrupt, SystemExit) as error:
-        command = {RaySimulation: "simulate", BatchedSimulation: "simulate --engine batched"}.get(
-            type(engine), "up"
-        )
+        command = "up" if isinstance(engine, LocalCluster) else "simulate"
         message, code = "stopped", 130  # after Ctrl-C
         if isinstance(error, SystemExit):
             code = int(error.code or 0)

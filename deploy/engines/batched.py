@@ -76,6 +76,9 @@ class BatchedSimulation(ProcessEngine):
         return ProcessRun(name, process, self)
 
 
+_OTHERS = "use `cohort up` or `cohort simulate --engine ray`"
+
+
 def check_batched(trials: Sequence[Trial]) -> None:
     """Refuse trials that the batched simulator cannot run.
 
@@ -94,31 +97,34 @@ def check_batched(trials: Sequence[Trial]) -> None:
         name, over = trial.run_config["selector"], trial.run_config.get("over-selection", 1)
         if selector_type(str(name)).part_names:
             raise ValueError(
-                f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
-                "clients keep models of their own"
+                f"selector = {name!r}: its clients keep models of their own, which a batched simulation "
+                f"cannot; {_OTHERS}"
             )
         if selector_type(str(name)).clients_decide:
             raise ValueError(
-                f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
-                "clients decide themselves whether they train"
+                f"selector = {name!r}: its clients decide themselves whether they train, which a batched "
+                f"simulation cannot; {_OTHERS}"
             )
         if trial.run_config.get("mode") == "buffered" and not timed:
             raise ValueError(
-                "mode = 'buffered': must be 'rounds' with --engine batched, where all clients answer at "
-                "once, unless response-times or device-speeds is set"
+                "mode = 'buffered': needs response-times or device-speeds in a batched simulation, where "
+                f"all clients otherwise answer at once; or {_OTHERS}"
             )
         if (wire := trial.run_config.get("wire", "float32")) != "float32":
             raise ValueError(
-                f"wire = {wire!r}: must be 'float32' with --engine batched, which has no messages"
+                f"wire = {wire!r}: must be 'float32' in a batched simulation, which has no messages; or "
+                f"{_OTHERS}"
             )
         eligible = str(trial.run_config.get("eligible", ""))
         conditions = Eligibility.parse(eligible) if eligible else Eligibility()
         if conditions.tags or conditions.properties.keys() - {"group"}:
-            raise ValueError(f"eligible = {eligible!r}: a batched simulation knows names and groups only")
+            raise ValueError(
+                f"eligible = {eligible!r}: a batched simulation knows names and groups only; {_OTHERS}"
+            )
         if over != 1 and not timed:
             raise ValueError(
-                f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at "
-                "once, unless response-times or device-speeds is set"
+                f"over-selection = {over}: needs response-times or device-speeds in a batched simulation, "
+                f"where all clients otherwise answer at once; or {_OTHERS}"
             )
 
 

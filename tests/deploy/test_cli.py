@@ -115,14 +115,17 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
     [
         (
             "--selector flics-private:group-shares=1/1/1 --set partition=groups:3",
-            "cannot be combined with --engine batched",
+            "its clients decide themselves whether they train, which a batched simulation cannot; use",
         ),
         (
             "--selector personalised-osmd",
-            "selector = 'personalised-osmd': cannot be combined with --engine batched",
+            "selector = 'personalised-osmd': its clients keep models of their own, which a batched",
         ),
-        ("--set wire=float16", "wire = 'float16': must be 'float32' with --engine batched"),
-        ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
+        ("--set wire=float16", "wire = 'float16': must be 'float32' in a batched simulation"),
+        (
+            "--set over-selection=1.5",
+            "over-selection = 1.5: needs response-times or device-speeds in a batched simulation",
+        ),
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )
@@ -455,9 +458,7 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
         wait_for((tmp_path / "run" / "forecast" / "history.jsonl").exists, 60, lambda: "no history")
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
-    assert said.endswith(
-        f"stopped by SIGTERM\nto resume: cohort simulate --engine batched --resume {tmp_path / 'run'}\n"
-    )
+    assert said.endswith(f"stopped by SIGTERM\nto resume: cohort simulate --resume {tmp_path / 'run'}\n")
     assert process.returncode == 128 + signal.SIGTERM
 
 

@@ -1,4 +1,4 @@
-"""`cohort simulate --engine batched` writes the same history as the apps."""
+"""`cohort simulate` writes the same history as the apps."""
 
 import json
 import subprocess

@@ -115,7 +115,7 @@ def test_bench_takes_the_option(folder: Path) -> None:
 
 def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
     (folder / "my.py").write_text(OWN.replace('"by-size"', '"uniform"'))
-    run = cohort(folder, "simulate", *SMALL, "--import", "my.py")
+    run = cohort(folder, "simulate", "--engine", "ray", *SMALL, "--import", "my.py")
     assert run.returncode == 2
     assert "name = 'uniform': is taken by UniformSelector" in run.stderr
     assert not (folder / "out").exists()
