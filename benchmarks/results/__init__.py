@@ -19,7 +19,8 @@ Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.
 ``cohort bench results --check``               compares pages, digests and a sample of seeds with the code
                                                (``make results-check``)
 ``cohort bench results --renew``               after a change of code that changes no result: reruns one seed
-                                               of each outdated file, and writes the new digest if it is equal
+                                               of each outdated file (of a benchmark: everything), and writes
+                                               the new digest if the values are equal
 =============================================  ==========================================================
 
 `files` reads and writes the files, `machine` describes the machine, `claims` computes effects and verdicts,
