@@ -165,7 +165,9 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 def compare(
     replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
 ) -> list[Row]:
-    """Measure all sides as the module's docstring says, in a process whose linear algebra has one thread.
+    """Measure all sides as the module's docstring says.
+
+    Call this in a process whose linear algebra has one thread.
 
     Parameters
     ----------

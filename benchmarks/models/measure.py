@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 
 class Memory:
-    """The largest growth of each program's processes, while the `with` block runs."""
+    """For each program, the largest growth of the memory of one of its processes during the `with` block."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.grown: dict[str, float] = {}  # program -> MB

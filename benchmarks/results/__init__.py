@@ -10,7 +10,8 @@ The folder ``results/`` at the root of this repository has one JSON file for eac
 - A **kept** file has the text of a table from before results were recorded. It has no raw values, as its page
   states.
 
-Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.md``, by hand:
+Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.md``, by hand.
+These commands write and check them:
 
 =============================================  ==========================================================
 ``cohort bench papers NAME --record``          runs an experiment, and writes its file
