@@ -2,9 +2,10 @@
 
 ``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
 
-One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`,
-which also check every update and learn from its norm. All sides get the same messages with serialised float32
-arrays. The benchmark measures ``aggregate_train``, the work between the last reply and the new model.
+One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`.
+Both also check every update and compute its norm, from which `adaptive-osmd` learns. All sides get the same
+messages with serialised float32 arrays. The benchmark measures ``aggregate_train``, the work between the last
+reply and the new model.
 
 The sides take turns on one thread, so that all run under the same load. The table has the median and the
 range over the repeats. The peak memory of each side is measured in a process of its own, without the memory
@@ -164,7 +165,9 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 def compare(
     replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
 ) -> list[Row]:
-    """Measure all sides as the module's docstring says, in a process whose linear algebra has one thread.
+    """Measure all sides as the module's docstring says.
+
+    Call this in a process whose linear algebra has one thread.
 
     Parameters
     ----------

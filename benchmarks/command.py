@@ -156,7 +156,7 @@ def results(
 ) -> None:
     """Write, check or renew the recorded results in results/.
 
-    EXPERIMENTS are those to renew: by default, all that are outdated.
+    EXPERIMENTS name the outdated results to renew: by default, all that are outdated.
     """
     from benchmarks.results import command
 

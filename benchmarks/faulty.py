@@ -17,7 +17,7 @@ DEADLINE = 3.0  # seconds that a round waits for replies
 FAILING = 0.3  # probability that a selected honest client fails
 LYING = 0.1  # the share of all clients that lie
 SHARES = {"raise": 0.8, "late": 0.15, "die": 0.05}  # probability of each way to fail, given a failure
-LIE = 100.0  # factor by which liars multiply their updates, losses and sizes
+LIE = 100.0  # factor by which liars multiply their losses and sizes, see `_lie` for their updates
 _LIES = ("flip", "garbage")
 
 

@@ -50,7 +50,8 @@ CASES = {
     "cnn": Case("McMahan's CNN, 28 x 28", lambda: tasks.create("mnist-cnn")),
     "resnet18": Case("ResNet-18, 28 x 28", lambda: ResNet18("mnist")),
 }
-"""The numbers of DELTA's Table 2 on Fashion-MNIST: 20 of 300 clients take 5 steps on mini-batches of 32."""
+"""The networks. The defaults of `Case` are the numbers of DELTA's Table 2 on Fashion-MNIST: 20 of 300 clients
+take 5 steps on mini-batches of 32."""
 
 
 class Row(NamedTuple):

@@ -1,8 +1,8 @@
-"""A Flower app whose clients do not train. `benchmarks.rounds.measure` copies it and measures its rounds.
+"""A Flower app whose clients do not train; the benchmarks of rounds, of messages and of large models copy it.
 
 The ServerApp waits for a file ``turn-N.json`` with a number of rounds, runs these rounds, writes the seconds
 of each to ``done-N.json``, and waits for the file of the next turn. A client may report the CPU seconds of
-its handler as the metric ``cpu``; the same file has their sum over the turn.
+its handler as the metric ``cpu``; ``done-N.json`` also has the sum of these seconds over the turn.
 """
 
 import json

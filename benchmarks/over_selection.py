@@ -97,7 +97,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
     factor : float
         Number of selected clients divided by K, >= 1.
     rounds : int
-        Number of rounds, of which the first quarter does not count.
+        Number of rounds. The first quarter does not count for the bias and the RMSE.
     """
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)

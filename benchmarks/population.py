@@ -7,7 +7,7 @@ clients are available, and a tenth of all clients come or go (a Markov chain). T
 client returns its model with one number changed, or, in the simulator, takes one step on one sample of eight
 features. So the table shows the cost of everything else.
 
-- ``simulator``: `simulation.Simulator`. Its clients are rows of arrays.
+- ``simulator``: `simulation.simulator.Simulator`. Its clients are rows of arrays.
 - ``grid``: `strategies.SelectionStrategy` on the in-process Grid. The clients are nodes, whose status the
   server does not ask. The row "nodes" is the time in which the Grid lists the nodes, as Flower's SuperLink
   does; a strategy has no other way to learn which nodes are online.

@@ -263,7 +263,7 @@ def possible(name: str, scenario: str) -> bool:
 def measure(name: str, m: int, seconds: float) -> Cell:
     """Measure a cell: a peer, or a selector in a scenario, with `m` clients.
 
-    Rounds are played for about `seconds` of CPU time: at least 3 and at most 300. A round that takes more
+    At least 3 and at most 300 rounds are played, for about `seconds` of CPU time. But a round that takes more
     than five times `seconds` is the last.
     """
     rng = np.random.default_rng(0)
@@ -299,8 +299,8 @@ def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float,
     names : sequence of str
         Selectors and peers to measure. If it is empty, all are measured.
     every : bool
-        Whether to measure every selector in every scenario that is possible for it. Otherwise only those in
-        `IN_ALL_SCENARIOS` are, and the other selectors are measured with all clients available.
+        Whether to measure every selector in every scenario that is possible for it. Otherwise, this is done
+        for the selectors in `IN_ALL_SCENARIOS`, and the others are measured with all clients available only.
     seconds : float
         Approximate CPU seconds of each cell.
     as_json : bool

@@ -81,7 +81,10 @@ def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
 
 
 def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:
-    """Return sum_t sum_m a_m / q_m of each selector that draws for itself."""
+    """Let each selector draw for itself, and return its sum over rounds and clients of a_m / q_m.
+
+    In a round, a_m is (λ_m times the norm of client m)², and q_m is the selector's probability of client m.
+    """
     sums = {}
     a = (stream.norms * stream.sizes / stream.sizes.sum()) ** 2
     for name in STUDIED:
@@ -96,7 +99,10 @@ def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, floa
 
 
 def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
-    """Draw a log of a stream; return its evidence, and (S,) the true variances of replayed probabilities."""
+    """Draw a log of a stream; return its evidence, and (S,) the true variances under replayed probabilities.
+
+    S is the number of selectors in `STUDIED`. The variances are relative to uniform sampling.
+    """
     logger = new(log, stream, setting, seed)
     nobody = np.empty(0, dtype=np.int64)
     rounds = []

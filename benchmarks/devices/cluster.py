@@ -42,7 +42,8 @@ class DeviceCluster(LocalCluster):
     Raises
     ------
     EngineError
-        When the `with` block is entered: if the devices do not come online.
+        When the `with` block is entered: if the devices' keys are not registered, or the devices do not come
+        online.
     """
 
     def __init__(

@@ -79,7 +79,8 @@ class Load:
     ----------
     counts : Counter
         How many messages were "received", "answered", and "abandoned" because their device left. Under
-        "failed STATUS": how many requests failed with this gRPC status and were repeated.
+        "failed STATUS": how many requests failed with this gRPC status. Under "left" and "died": see
+        `come_and_go`.
     online : set of int
         The node ids of the devices that are online.
     """
@@ -124,7 +125,8 @@ class Device:
     name : str
         The registered name, which the device also claims as its identity.
     number : int
-        The seed of the device's random numbers, by which its updates differ from those of other devices.
+        The seed of the device's random numbers, by which its updates differ from those of the other devices
+        of its process.
     key : EllipticCurvePrivateKey
         The registered key.
     load : Load
@@ -237,7 +239,7 @@ class Device:
         changed = {}
         for name, array in arrays.items():
             copy = array + np.float32(CHANGE)
-            copy.reshape(-1)[:1] += self._random.uniform(0.0, CHANGE)  # no two replies are the same
+            copy.reshape(-1)[:1] += self._random.uniform(0.0, CHANGE)  # all replies of a process differ
             changed[name] = Array(copy)
         content["arrays"] = ArrayRecord(changed)
         return content

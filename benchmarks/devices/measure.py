@@ -25,7 +25,7 @@ from strategies.rounds.replies import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
 AWAY = "error "  # in a round record, the failure of a disconnected device begins with this text
-SETTLE = 10.0  # s after the last round until the devices must have answered or abandoned their messages
+SETTLE = 10.0  # s, the longest wait after the last round for devices to answer or abandon their messages
 FLOAT = 4  # bytes of a number in the model
 CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
 PYPROJECT = """

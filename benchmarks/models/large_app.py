@@ -1,7 +1,7 @@
 """A Flower app with a large model.
 
-A client adds its node id to the first parameter of each layer, because the SuperLink stores equal layers only
-once.
+A client adds a number made from its node id to the first parameter of each layer, so that the clients' layers
+differ: the SuperLink stores equal layers only once.
 """
 
 import time

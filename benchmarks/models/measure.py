@@ -9,8 +9,8 @@ With half precision, models and updates travel as float16 (`strategies.half_prec
 time is the median of the rounds.
 
 For each node, the model is transferred six times in a round: to the SuperLink, the SuperNode and the
-ClientApp, and back. The loopback's time is that of the same bytes through one local TCP connection without
-TLS.
+ClientApp, and back. For comparison, the same number of bytes is sent through one local TCP connection without
+TLS; the seconds that this takes are called the loopback's time.
 
 The anonymous memory of each process is read 20 times a second (Linux). The memory of a program is the largest
 growth of one of its processes since the first reading, as a multiple of the model's size. The ServerApp holds
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 
 class Memory:
-    """The largest growth of each program's processes, while the `with` block runs."""
+    """For each program, the largest growth of the memory of one of its processes during the `with` block."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.grown: dict[str, float] = {}  # program -> MB

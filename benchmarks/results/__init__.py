@@ -10,7 +10,8 @@ The folder ``results/`` at the root of this repository has one JSON file for eac
 - A **kept** file has the text of a table from before results were recorded. It has no raw values, as its page
   states.
 
-Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.md``, by hand:
+Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.md``, by hand.
+These commands write and check them:
 
 =============================================  ==========================================================
 ``cohort bench papers NAME --record``          runs an experiment, and writes its file
@@ -19,7 +20,8 @@ Nobody edits these files, or the pages ``docs/results.md`` and ``docs/results/*.
 ``cohort bench results --check``               compares pages, digests and a sample of seeds with the code
                                                (``make results-check``)
 ``cohort bench results --renew``               after a change of code that changes no result: reruns one seed
-                                               of each outdated file, and writes the new digest if it is equal
+                                               of each outdated file (of a benchmark: everything), and writes
+                                               the new digest if the values are equal
 =============================================  ==========================================================
 
 `files` reads and writes the files, `machine` describes the machine, `claims` computes effects and verdicts,

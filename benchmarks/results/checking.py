@@ -187,7 +187,8 @@ def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
 def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
 
-    If the output differs, the list has one text, and the data file stays as it is.
+    Returns an empty list then. If the output differs, returns a list with one text that says so, and leaves
+    the data file as it is.
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:
@@ -253,7 +254,8 @@ def _has_data(result: Recorded, data: Path | None) -> bool:
 def _agree(one: Value, other: Value, tolerance: float) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return one == other or abs(one - other) <= tolerance
-    # On another machine, a seed may reach a goal that it did not reach here.
+    # At least one is not a number. With another machine's rounding, a seed may reach a goal that it did not
+    # reach in the record, or the other way round.
     return one == other or tolerance > 0
 
 

@@ -46,12 +46,15 @@ def measure_one(command: str) -> None:
 
 
 def renew_all(names: list[str] | None, data: Path | None) -> None:
-    """Rerun one seed of each outdated experiment, or of the named ones, the cheapest first.
+    """Rerun one seed of each outdated experiment, the cheapest first, and each outdated benchmark as a whole.
+
+    With `names`, rerun only the outdated ones among these.
 
     Raises
     ------
     SystemExit
-        With code 2 if a name is not that of a recorded experiment; 1 if a seed differs, or lacks its data.
+        With code 2 if a name has no recorded or measured result; 1 if a value differs, or data are missing;
+        else 0.
     """
     results = read()
     for name in names or ():

@@ -108,11 +108,11 @@ class Measured:
     Attributes
     ----------
     name, measured, command, commit, machine
-        See `Recorded`. The command prints `output`.
+        See `Recorded`. The command runs a benchmark and writes the data file.
     output : Sequence[Any]
-        The lines of JSON that the command printed.
+        The JSON values that the benchmark printed.
     seconds : float
-        CPU seconds of the command.
+        CPU seconds of the benchmark.
     sources : str
         Digest of the sources if these decide the output (see `recording.REPEATABLE`), else "".
     renewed : Sequence[Mapping[str, Any]]

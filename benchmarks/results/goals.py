@@ -34,7 +34,7 @@ class Goal(NamedTuple):
     name : str
         The data file with the value.
     value : callable
-        Takes the output in this file, and returns the value.
+        Takes the output in the data file, and returns the value.
     """
 
     what: str

@@ -145,7 +145,10 @@ def _children() -> float:
 
 
 def _json(text: str, command: str) -> list[object]:
-    """Return the JSON values in the output of a command: one value, or one in each line. NaN becomes null."""
+    """Return the JSON values in the output of a command: one value, or one in each line.
+
+    NaN and infinities become null.
+    """
     try:
         return [json.loads(text, parse_constant=lambda name: None)]
     except ValueError:

@@ -96,7 +96,10 @@ def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
 
 
 def _ratio(ones: Sequence[float | None], others: Sequence[float | None]) -> Interval:
-    """Return the mean logarithm of a ratio of seconds with the same seeds; NaN if one has no seconds."""
+    """Return the mean over the seeds of log(seconds of one method / seconds of another), with its interval.
+
+    The mean is NaN if a method has no seconds with one of the seeds.
+    """
     pairs = [(one or math.nan, other or math.nan) for one, other in zip(ones, others, strict=True)]
     return interval([math.log(one / other) for one, other in pairs])
 
@@ -226,7 +229,7 @@ def _records(output: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _named(record: Mapping[str, Any], name: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the records inside a record of records, each with its names; else the record itself."""
+    """Yield each record inside a record of records, with the keys that lead to it; else the record itself."""
     if record and all(isinstance(each, dict) for each in record.values()):
         for key, value in record.items():
             yield from _named(value, f"{name}, {key}" if name else key)

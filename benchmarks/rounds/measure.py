@@ -16,9 +16,9 @@ the memory of all its processes. PSS counts 1/n of a page that n processes share
 stock Flower takes part with the first number only. ``--json`` prints a line for each federation, or with one
 number of nodes only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
 
-``--profile`` runs one federation, and prints the CPU seconds a round of each program. The processes of a
-message end before the next round; their CPU time is that of the ended children of the app servers or the fork
-server.
+``--profile`` runs one federation, and prints how many CPU seconds each program takes in a round. A process
+that handles a message ends before the next round. Its CPU time is in the column "ended children", in the row
+of the program that forked it: an app server or the fork server.
 """
 
 import contextlib

@@ -11,8 +11,8 @@ worker process for every core, so it may do more updates per second than its CPU
 
 This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
 The other engines select uniformly. `in-process` has the guard; `batched` has none, since its clients are
-simulated and honest. `products` does only the matrix products that `batched` needs for clients with several
-steps: the least time with this BLAS.
+simulated and honest. `products` does only the matrix products that `batched` needs if each client takes
+several steps. Such training cannot take less time with this BLAS.
 
 ``--check`` measures no time: each engine trains one client on the same batches, and its model is compared
 with a reference model trained with float64 gradients.

@@ -3,7 +3,7 @@
 ``python -m benchmarks.throughput.worker ENGINE FOLDER`` sets up the engine, runs a first round, prints an
 answer, and then reads commands from standard input. ``{"rounds": n}`` runs n rounds, and ``{"model": path}``
 saves the global model. Commands and answers are lines of JSON. This module also runs in the peers'
-environment, where NumPy is the only package of this project that is certain to be installed.
+environment. There, of all packages that this project needs, only NumPy is certain to be installed.
 """
 
 from __future__ import annotations

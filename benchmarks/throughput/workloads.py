@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEATURES, CLASSES = 784, 10
-HORIZON = 1000  # number of rounds that Adaptive-OSMD's learning rates assume; it may run for more
+HORIZON = 1000  # number of rounds that Adaptive-OSMD's learning rates assume; an engine may run more
 
 Parameters = list["NDArray[np.float32]"]
 """A model: the weight (in, out) and the bias (out,) of the first layer, then of the second, and so on."""

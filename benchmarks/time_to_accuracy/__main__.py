@@ -1,4 +1,4 @@
-"""The entry point of ``python -m benchmarks.time_to_accuracy``, as ``cohort bench time-to-accuracy``."""
+"""The entry point of ``python -m benchmarks.time_to_accuracy``: runs ``cohort bench time-to-accuracy``."""
 
 import sys
 

@@ -19,10 +19,11 @@ from strategies.numerics.streams import generator
 from strategies.options import Buffered
 from tasks.federated_data import Dataset, FederatedData
 
-MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3  # seconds; standard deviations of log seconds, over clients and rounds
+# Seconds, and two standard deviations of log seconds: SIGMA over the clients, JITTER over a client's rounds.
+MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3
 BATCH_SIZE, STEPS = 16, 5
 DEVICES = Path(__file__).with_name("devices.json")
-MEGABYTES = 20.0  # that a client receives and sends in a round, if its speeds come from the file of devices
+MEGABYTES = 20.0  # received plus sent by a client in a round, if the speeds come from the file of devices
 TESTED = 2_000  # the most test samples
 
 
@@ -45,7 +46,7 @@ class Method(NamedTuple):
     settings: Mapping[str, Any] = {}
     over_selection: float = 1.0
     correction: Literal["equal", "rates"] = "equal"
-    buffered: Literal["", "fair", "fedbuff"] = ""  # "fair": draws count for busy clients, see `Buffered`
+    buffered: Literal["", "fair", "fedbuff"] = ""  # "fair": with `Buffered.count_busy`
     staleness_power: float = 0.0  # of buffered rounds
 
     def mode(self, per_round: int) -> Buffered | None:
@@ -136,7 +137,10 @@ class Federation:
         return np.array(rows, dtype=np.float64)
 
     def _typical(self, devices: Path) -> Floats:
-        """Return (M,) the clients' median seconds in a round; the median over the clients is `MEDIAN`."""
+        """Return (M,) the clients' median seconds in a round.
+
+        If the setting does not give them, they are drawn, with about `MEDIAN` as their median.
+        """
         if self.setting.typical is not None:
             return np.array(self.setting.typical)
         number = self.setting.clients

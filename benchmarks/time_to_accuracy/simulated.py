@@ -5,11 +5,13 @@
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
 clients' seconds are lognormal, or those of devices in a file of FedScale's form. The slowest clients are
 random, or those with the most samples and the largest loss, or those with the fewest samples and the smallest
-loss. In some settings a client is available in half of the rounds. All seconds are simulated. A
-method trains until `BUDGET` seconds have passed. All methods have their default settings, except that Oort's
-pacer moves by 5 % of the clients, as in its published code. (With its paper's step, nobody is penalised among
-so few clients.) The buffered methods keep as many clients busy as a round of the other methods selects, and
-take a step after half as many arrivals.
+loss. In some settings a client is available in half of the rounds. All seconds are simulated. A method trains
+until `BUDGET` seconds have passed.
+
+All selectors have their default settings, except Oort. Its pacer sets the duration above which a client is
+penalised. Here, a step of the pacer covers 5 % of the clients, as in Oort's published code. (With the paper's
+step, nobody is penalised among so few clients.) The buffered methods keep as many clients busy as a round of
+the other methods selects, and take a step after half as many arrivals.
 
 The file ``devices.json`` is not FedScale's, which is too large for this repository: its 200 devices were
 drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,
@@ -80,7 +82,10 @@ class Result(NamedTuple):
 
 
 def play(federation: Federation, method: Method, *, budget: float = math.inf, rounds: int = 1_000) -> Result:
-    """Train with one method until `budget` simulated seconds have passed, or for `rounds`."""
+    """Train with one method until `budget` simulated seconds have passed, or for `rounds` rounds.
+
+    A buffered method may have `ROUNDS_PER_ROUND` times as many rounds.
+    """
     setting = federation.setting
     simulator = Simulator(
         federation.data,
@@ -139,7 +144,7 @@ def numbers(
     """Return the numbers of all methods in a federation: method -> number -> value.
 
     They are "to80_s", "to90_s", "to95_s", "to80_mb", "to90_mb", "to95_mb", "final", "worst" and "bias".
-    ``bias_rounds`` is a factor of the rounds in which the bias is measured.
+    The number of rounds in which the bias is measured is multiplied by ``bias_rounds``.
     """
     played = {name: play(federation, method, budget=budget) for name, method in methods.items()}
     best = max(float(result.accuracy.max()) for result in played.values())
@@ -160,8 +165,8 @@ def measure(
 ) -> dict[str, dict[str, Any]]:
     """Return means over the seeds in the named settings: setting -> method -> number of `numbers` -> value.
 
-    With two seeds or more, "low" and "high" are the ends of the 95 % interval of "to90_s", "bias_low" and
-    "bias_high" those of "bias". ``quick`` simulates a tenth of the time.
+    With two seeds or more, "low" and "high" are the ends of the 95 % interval of "to90_s". "bias_low" and
+    "bias_high" are the ends of the interval of "bias". ``quick`` simulates a tenth of the time.
     """
     found: dict[str, dict[str, Any]] = {}
     seeds, share = list(seeds), 0.1 if quick else 1.0

@@ -1,6 +1,7 @@
-"""Builds the command lines of Flower's programs. No other module knows the options of these programs.
+"""Builds the command lines of Flower's SuperLink, SuperNode and executor.
 
-This module imports the standard library only.
+Besides this module, only `deploy.flower.patches` knows the options of these programs. This module
+imports the standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ APP_SERVERS = "COHORT_APP_SERVERS"  # environment variable; "0" turns app server
 REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
-INVITATION_HEADER = "cohort-invitation"  # the header of a device's request that holds its invitation's token
+INVITATION_HEADER = "cohort-invitation"  # the header in which a device sends the token of its invitation
 STOP_RUN = signal.SIGUSR1  # tells a ServerApp that somebody stops its run
 # The words with which a SuperNode logs that it accepts or refuses a bundle.
 ACCEPTED_BUNDLE, REFUSED_BUNDLE = "Accepted bundle", "Refused bundle"
@@ -59,8 +60,8 @@ def superlink(
     Parameters
     ----------
     control : tuple[str, int]
-        The address and port of the control API, which `flwr` and executors use. The variables of `guarded`
-        protect this API.
+        The address and port of two APIs: the control API for `flwr`, which the variables of `guarded`
+        protect, and the runtime API for executors.
     fleet : tuple[str, int]
         The address and port of the Fleet API, which SuperNodes use.
     keys : Path
@@ -112,7 +113,7 @@ def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
     Parameters
     ----------
     control : str
-        HOST:PORT of the SuperLink's control API.
+        HOST:PORT of the SuperLink's control and runtime APIs.
     authority : Path
         The certificate of the authority that signed the SuperLink's certificate.
     secret : Path

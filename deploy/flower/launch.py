@@ -103,7 +103,10 @@ def _differs(uses: Iterable[str]) -> str | None:
 
 
 def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
-    """Import programs. Return, under the name of each, a function that runs the program with its patches."""
+    """Import programs. Return, under the name of each, a function that runs the program.
+
+    The function applies the program's guards, and its other patches unless `unsupported` gives a reason.
+    """
     names = list(names)
     scripts = entry_points(group="console_scripts")
     programs: dict[str, Callable[[], Any]] = {

@@ -178,9 +178,9 @@ class Registry:
 
         Raises
         ------
-        Refused
+        RegistrationRefused
             If no invitation has this token, the invitation has expired, another device has used it, or its
-            client is registered already. `register` may raise RegistrationRefused too.
+            client is registered already. `register` may raise this error too.
         """
         file = self._file(token)
         with self._alone():

@@ -1,7 +1,7 @@
 """All changes that this project makes inside Flower's programs.
 
-`deploy.flower.launch` applies these changes when it starts a program. No file outside this folder uses
-private names of Flower. The first line of each file says what the file changes.
+`deploy.flower.launch` applies these changes when it starts a program. No file outside this folder changes
+Flower. The first line of each file says what the file changes.
 
 - `supernode`, `superlink`, `superexec`, `clientapp` and `serverapp` patch the programs of these names. They
   use the other files.
@@ -12,6 +12,9 @@ private names of Flower. The first line of each file says what the file changes.
 
 Flower splits a message into parts, which it calls objects. A sender pushes all objects of a message in one
 push session.
+
+Flower starts the process of an app for each task. In a SuperLink, a task is the ServerApp of a run; in a
+SuperNode, a message for a ClientApp.
 
 The protocol between machines is Flower's own, so patched and stock programs work together. A change that
 needs both sides has no effect if one side is stock.

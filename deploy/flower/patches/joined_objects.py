@@ -161,7 +161,7 @@ def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
     """Let a program join its requests for objects, and report slow transfers.
 
     Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
-    copy of the model. Here at most one object for each thread is prepared.
+    copy of the model. Here at most one request for each thread is prepared.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ class Presence:
         servicer.SendNodeHeartbeat = held  # type: ignore[attr-defined]
 
     def admit_returning_nodes(self, state: type) -> None:
-        """Patch `SqlLinkState`: it activates a node that counts as online if the node's connection has ended.
+        """Let states of this class activate a node that counts as online if the node's connection has ended.
 
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
         (`guards/request_checks.py`) activates a node only if the sender has proved to have the node's key.

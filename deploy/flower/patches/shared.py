@@ -87,7 +87,7 @@ def skip_unseen_lines() -> None:
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Make a module's function `name`, which fetches a message's parts, fetch a missing part again sooner.
+    """Shorten the pauses after which a module's function `name` requests a missing part of a message again.
 
     The pauses grow from `FIRST_RETRY` to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
     """

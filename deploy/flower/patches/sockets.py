@@ -1,4 +1,4 @@
-"""The open connections of a SuperLink's nodes, and the names of their peers."""
+"""The open connections to a SuperLink's Fleet API, and the name of the peer that sent a request."""
 
 from __future__ import annotations
 

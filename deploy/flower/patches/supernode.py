@@ -270,7 +270,8 @@ class Node:
     def sleep(self, seconds: float) -> None:
         """Replace `time.sleep` in the SuperNode's loop.
 
-        If there is no reply yet, Flower's loop sleeps 0.5 s. This function returns once a reply is ready.
+        If there is no reply yet, Flower's loop sleeps 0.5 s. This function returns earlier if a reply becomes
+        ready.
 
         After a request that brought no message, Flower's loop sleeps 3 s. This function returns at once if
         the SuperLink held the request, and otherwise after a pause of `SHORTEST_IDLE` to `LONGEST_IDLE`

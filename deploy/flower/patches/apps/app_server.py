@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-WANTED, READY = b"bundle\n", b"ready\n"  # an app server sends: it wants the bundle, it has imported the app
-REFUSED = b"refused "  # the app cannot be forked; the reason and a line feed follow
+WANTED, READY = b"bundle\n", b"ready\n"  # lines of an app server: "send the bundle", "the app is imported"
+REFUSED = b"refused "  # the line that says that the app cannot be forked; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _PROGRAM = "flwr.supernode.cli.flwr_clientapp"

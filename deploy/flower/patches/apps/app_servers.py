@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 IDLE = 600.0  # s without a message, after which an app server ends
 MOST = 4  # app servers of a SuperNode at a time
-FIRST_WAIT = 20.0  # s that a message waits for the app server's import; then its process imports the app
+# Until this many s after an app server's start, messages wait until the app server has imported the app. A
+# message that comes later, but before the import has ended, imports the app in its own process.
+FIRST_WAIT = 20.0
 LONGEST_IMPORT = 600.0  # s that an app may take to be imported by an app server
 PAUSE = 60.0  # s until a bundle gets another app server after its app server has ended
 
@@ -33,7 +35,7 @@ class _AppServer:
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid, self._end = pid, end
         self.began = self.used = time.monotonic()
-        self.forks: ForkServer | None = None  # the connection over which it forks, once the app is imported
+        self.forks: ForkServer | None = None  # over which processes are requested; None until the import
         self.refused = ""  # why the app cannot be forked
         self._line = b""
 
@@ -72,7 +74,10 @@ class _AppServer:
 
 
 class AppServers:
-    """Starts and ends a SuperNode's app servers, and forks messages from them. Only one thread may use it."""
+    """Starts and ends a SuperNode's app servers, and lets them fork the processes of messages.
+
+    Only one thread may use this object.
+    """
 
     def __init__(self) -> None:
         self._servers: OrderedDict[str, _AppServer] = OrderedDict()  # by bundle's hash, the last used last

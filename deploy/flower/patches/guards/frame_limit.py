@@ -80,7 +80,7 @@ class FrameCounter:
 
 
 class SlowDown:
-    """What a peer meets that sends too many frames: a pause, and a line in the log every `TOLD` seconds."""
+    """Lets peers that send too many frames wait, and logs such a peer at most once in `TOLD` seconds."""
 
     def __init__(self) -> None:
         self._logged = -inf  # time.monotonic(), s

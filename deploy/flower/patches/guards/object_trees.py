@@ -8,7 +8,7 @@ from sending that object.
 Here a reply is stored as a flat tree: the reply's message is the parent of all objects of the reply. This is
 enough to fetch and to delete the objects, because a program that inflates an object reads the ids of the
 object's children from its content. So the message of a reply is the only object whose children a node states.
-Its hash covers the ids of the children, and this hash is checked first.
+The message's hash covers the ids of the children, and this hash is checked first.
 
 Stock Flower reads a tree with two statements for each object. Here a whole tree takes two statements, so that
 this module does not slow down the rounds.

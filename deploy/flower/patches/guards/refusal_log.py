@@ -15,7 +15,8 @@ INTERVAL = 60.0  # s in which the same reason is logged only once for an address
 # who can therefore cause any number of reasons.
 REASONS = 8
 PLACES = 1024  # the most pairs of address and method that are remembered
-# The most refusals that are logged in an interval in all. An attacker may have any number of addresses.
+# The most refusals that are logged in an interval in all, because an attacker may have any number of
+# addresses. Also the most lines of one logging statement in an interval (`_Few`).
 LINES = 600
 
 
@@ -114,8 +115,9 @@ def limit_uvicorn() -> None:
 class RefusalLog:
     """Logs refused requests, with limits.
 
-    For an address and a method, a reason is logged once in `INTERVAL` seconds. The first line after this
-    interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
+    For an address and a method, a reason is logged once in `INTERVAL` seconds, and at most `REASONS` reasons
+    are logged. The first line after this interval says how many refusals were therefore not logged. Refusals
+    beyond `LINES` in an interval, of all addresses together, are neither logged nor counted.
     """
 
     def __init__(self) -> None:
@@ -126,7 +128,7 @@ class RefusalLog:
         self._interval, self._lines = -INTERVAL, 0
 
     def refused(self, method: str, reason: str, peer: str) -> None:
-        """Log a refusal, or only count it if a limit is reached. `peer` is gRPC's name of the sender."""
+        """Log a refusal unless a limit is reached. `peer` is gRPC's name of the sender."""
         reason = reason[:LONGEST_REASON].replace("\n", "\\n")  # the sender cannot begin a new line
         now, which = time.monotonic(), (method, peer.rpartition(":")[0])
         with self._lock:

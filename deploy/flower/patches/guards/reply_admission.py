@@ -1,4 +1,4 @@
-"""Limits what a node may send: replies of limited size, and only to messages that this node has received."""
+"""Limits what a node may send: replies of limited size, and only replies to messages for this node."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Pushes:
         self._bytes: list[int] = []  # for each message, the bytes of its objects that have arrived
         # For each object that has not arrived: the positions in `_bytes` of the messages that hold it.
         self._wanted: dict[str, list[int]] = {}
-        self.present: dict[str, int] = {}  # the bytes of the objects that were stored before the session
+        self.present: dict[str, int] = {}  # the bytes of objects that were stored before their message came
 
     def announce(self, objects: set[str], missing: set[str]) -> int:
         """Note a message, and return how many bytes of it have arrived.
@@ -124,7 +124,8 @@ class ReplyAdmission:
         self._pushed: OrderedDict[str, _Pushes] = OrderedDict()
         # For each run, the most bytes and objects of a message of the ServerApp since the SuperLink's start.
         self._sent: dict[int, _Size] = {}
-        self._saved: dict[int, _Size] | None = None  # the same, in the database; None: not read yet
+        # The numbers that the database holds, also from before the SuperLink's start; None: not read yet.
+        self._saved: dict[int, _Size] | None = None
         self._attempts: OrderedDict[str, int] = OrderedDict()  # message -> number of its replies
         self._sessions: dict[int, _Session] = {}  # node -> its latest session
         self._delivered: OrderedDict[str, int] = OrderedDict()  # message -> the node that received it
@@ -283,7 +284,7 @@ class ReplyAdmission:
         return self._saved
 
     def _notice(self, state: Any) -> None:
-        """Patch `SqlLinkState`: it notes sizes of ServerApps' messages, and ignores object trees of nodes."""
+        """Patch `SqlLinkState`: it notes sizes of ServerApps' messages, and stores replies as flat trees."""
         store_message, store_object = state.store_message_and_object_tree, state.store_object
         iterate = importlib.import_module(_TREES).iterate_object_tree
 

@@ -69,7 +69,8 @@ def patch() -> None:
         getattr(importlib.import_module(_OBJECTS), f"{name}_object_tree") for name in ("iterate", "get")
     )
     message_type = importlib.import_module("flwr.app").Message
-    # Bytes of the largest message that the ServerApp has sent, and the most bytes beside the data of arrays.
+    # Two maxima over the messages that the ServerApp has sent: the bytes of a message, and the bytes of a
+    # message without the data of its arrays.
     sent = beside = 0
 
     @wraps(push)

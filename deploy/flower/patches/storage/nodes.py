@@ -85,7 +85,10 @@ def get_node_info(
     owner_aids: Sequence[str] | None = None,
     statuses: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Return what is known about the nodes whose values are in all the given lists."""
+    """Return what is known about the nodes whose id, owner and status are in the given lists.
+
+    A list that is None admits all nodes.
+    """
     flower = _flower()
     wanted = {
         "node_id": None if node_ids is None else [flower.uint64_to_int64(each) for each in node_ids],

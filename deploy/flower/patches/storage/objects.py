@@ -129,7 +129,8 @@ def find_objects(state: Any) -> None:
 def store_objects(state: Any) -> None:
     """Let states of this class store an object in four statements.
 
-    If the object's push session is not named or has expired, Flower's method stores the object.
+    Flower's method is called in two cases: if the request names no push session, Flower's method looks for
+    the session; if the session has expired or belongs to another run, Flower's method refuses the object.
 
     Parameters
     ----------

@@ -14,7 +14,8 @@ Here a round is over when the ServerApp sends the first message of a later round
 - all expired messages and all expired push sessions of the run.
 
 A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
-kept until it expires. The first such message of a round makes this module delete expired messages.
+kept until it expires. The first such message of a round also begins the round: this module then deletes
+expired messages, and those messages of past rounds whose `group_id` is a number.
 """
 
 from __future__ import annotations
