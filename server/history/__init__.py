@@ -9,8 +9,8 @@ run     the first line: ``version`` (of this format), every setting of the run, 
         ``flwr`` (the version of Flower)
 round   a round, see below
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none); written before the line of round 1, after clients were
-        added, and after lines were lost
+        ``client_groups`` (names, null for none); written before the first line of a round >= 1 after each
+        start or resume, after clients were added, and after lines were lost
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
