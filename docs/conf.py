@@ -74,7 +74,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def _add_pages(app: Any, docname: str, source: list[str]) -> None:
-    """Replace OTHER-PAGES on the front page by the pages not named there, and RESULTS by the pages of results."""
+    """Replace OTHER-PAGES on the front page by the pages not named there, RESULTS by the pages of results."""
     if docname == root_doc:
         folder = ROOT / "docs"
         named = set(re.findall(r"^([\w-]+)$", source[0], re.MULTILINE)) | {"index"}

@@ -41,7 +41,8 @@ NAMES = (
 )
 """The selectors that are studied by default, besides that of the run."""
 DIFFERENCE = 1e-3
-"""The largest accepted relative difference between a client's importance (weight / λ) and that of its draws."""
+"""The largest accepted relative difference between a client's importance, which is the weight divided by the
+share λ, and the importance that follows from the draws."""
 SLOW_CLIENTS = "slow_clients"
 """The key of `as_json` that is not a selector."""
 NOTE = (

@@ -26,7 +26,7 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     """Train trials in processes of this machine, and yield each outcome as soon as there is one.
 
     Each process uses one thread, unless an environment variable sets another number. If the calling
-    process ends, even by SIGKILL, these processes end too.
+    process ends, these processes end too, on Linux even if it is killed by SIGKILL.
 
     Parameters
     ----------
