@@ -215,7 +215,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model on the client's own samples.
 
     If the selector trains personal models, the client's personal model is evaluated, too. With report noise
-    on, only the received model's loss is sent, with noise or not at all.
+    on, the only measured number that is sent is the received model's loss, with noise. Without
+    ``loss-bound``, this loss is not sent either.
     """
     mine = LocalData.from_context(context)
     noise = Noise.of(context)

@@ -130,8 +130,8 @@ def personal_update(
     if {name: array.shape for name, array in start.items()} != shapes:
         raise ValueError(f"the arrays of the personal model must be those of the global model: {shapes}")
     mine, held_out = data
-    # The term with proximal_mu pulls the model towards the start β_0 of SGD: its gradient is μ (β - β_0).
-    # Adding μ (β_0 - w) gives μ (β - w), which pulls the model towards w.
+    # The term with proximal_mu pulls β towards β_0, the start of SGD: the gradient of this term is
+    # μ (β - β_0). Adding μ (β_0 - w) gives μ (β - w), which pulls β towards w.
     pull = {name: np.float32(mu) * (start[name] - model[name]) for name in model}
     trained = task.train(
         start,

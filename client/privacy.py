@@ -18,8 +18,9 @@ private-group     the name or number of the client's group, which is reported by
 group-epsilon     the largest ε with which the group is reported (default: any ε that the server asks for)
 group-answers     "permanent" (default): the client repeats one answer about its group in all rounds;
                   "fresh": the client draws an answer for each round, and each answer costs ε
-secret-file       the file with the secret from which these answers are made; it is created if it is
-                  missing. Without this key, the secret lasts until the SuperNode or the Flower run ends
+secret-file       the file with the secret that determines the client's answers about its group and whether
+                  it accepts an invitation; the file is created if it is missing. Without this key, the
+                  secret lasts until the SuperNode or the Flower run ends
 ================  ======================================================================================
 """
 

@@ -40,7 +40,7 @@ nitpicky = True  # a reference that leads nowhere is an error
 nitpick_ignore_regex = [("py:class", ".*")]  # "ndarray, shape (S,)" in a docstring is no reference
 
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
-myst_heading_anchors = 6  # as on the forge
+myst_heading_anchors = 6  # headings of all six levels get anchors, as on GitHub
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs" / "notebooks")
 nb_execution_in_temp = True
@@ -74,7 +74,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def _add_pages(app: Any, docname: str, source: list[str]) -> None:
-    """Put the pages into the lists of the front page that these lists do not name: OTHER-PAGES, RESULTS."""
+    """Replace OTHER-PAGES on the front page by the pages not named there, RESULTS by the pages of results."""
     if docname == root_doc:
         folder = ROOT / "docs"
         named = set(re.findall(r"^([\w-]+)$", source[0], re.MULTILINE)) | {"index"}

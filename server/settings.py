@@ -69,8 +69,8 @@ OF_THE_START = {
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
     """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name.
 
-    Values are JSON scalars (0.4, 100, true); True and False count as true and false. Every other value is
-    taken as text.
+    Values are JSON scalars (0.4, 100, true); True and False count as true and false. A value that is not
+    JSON is taken as text. A JSON list, a JSON object and null are refused.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ class RunSettings(BaseModel):
 
     @property
     def budgets(self) -> Budgets:
-        """K of each round."""
+        """The budget K(t) of each round t."""
         return Budgets(self.clients_per_round, None if self.budget == "" else self.budget)
 
     @property
@@ -408,7 +408,7 @@ class RunSettings(BaseModel):
 
     @property
     def polling(self) -> Polling:
-        """How often the run looks for replies."""
+        """How the run asks clients for their status and for numbers, and how often it looks for replies."""
         return Polling(interval=self.poll_interval, ask_status=True, poll_with="query")
 
     @property

@@ -6,10 +6,10 @@ The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DAT
   ``natural``, users_train (n,), the user who made each sample; users_test is optional; the inputs of Sent140
   are float32;
 - a folder that contains such a file as ``NAME.npz``;
-- a folder that contains a folder ``NAME/`` with the files of MNIST's own format
-  (``train-images-idx3-ubyte.gz``, ...), or with a copy of the data set's repository on the Hugging Face Hub;
-  for Shakespeare and Sent140 with LEAF's JSON files (``train/*.json`` and ``test/*.json``, see `leaf`); for
-  Sent140 also with a file of GloVe's word vectors, ``*.200d.txt``.
+- a folder that contains a folder ``NAME/``. This folder holds the files of MNIST's own format
+  (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub. For
+  Shakespeare, it may hold LEAF's JSON files instead (``train/*.json`` and ``test/*.json``, see `leaf`). For
+  Sent140, it must hold these JSON files and a file of GloVe's word vectors, ``*.200d.txt``.
 
 If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
 cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of this form, from the

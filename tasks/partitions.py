@@ -327,9 +327,10 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
     """Put the clients into groups at random. Group k holds classes k and k + 1, modulo the number of groups.
 
     From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
-    fewer groups than classes, class c counts as class c mod G. Each class is divided equally among the
-    clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per client and the
-    mode "deterministic" gives each group the same classes as here, and puts client m into group m mod 10.
+    fewer groups than classes, class c counts as class c mod ``num_groups``. Each class is divided equally
+    among the clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per
+    client and the mode "deterministic" gives each group the same classes as here, and puts client m into
+    group m mod 10.
 
     Raises
     ------

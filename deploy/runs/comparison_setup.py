@@ -141,13 +141,14 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
     run : str
         The folder of the comparison, or "last" for the newest one in runs/.
     given : Mapping[str, Any]
-        The options that the user gave, by parameter name. They must equal the saved settings, except for the
-        number of rounds: a larger number replaces the saved number, a smaller number is ignored.
+        The options that the user gave, by parameter name. ``seeds`` and ``out`` are refused. The other
+        options must equal the saved settings, except for the number of rounds: a larger number replaces the
+        saved number, a smaller number is ignored.
 
     Raises
     ------
     ValueError
-        If there is no such comparison, or if an option differs from the saved settings.
+        If there is no such comparison, or if an option is refused or differs from the saved settings.
     """
     folder = run_folder(run)
     if "seeds" in given:

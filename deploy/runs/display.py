@@ -81,7 +81,7 @@ class PlainDisplay:
                 )
 
     def waits(self, trial: Trial, seconds: float) -> None:
-        """Print how long a round has taken so far."""
+        """Print how long a round has taken so far, if a line is printed for each round."""
         if self._rounds:
             rounds = trial.history.rounds
             now = f"round {rounds[-1]['round'] + 1}" if rounds else "the start"

@@ -41,7 +41,8 @@ NAMES = (
 )
 """The selectors that are studied by default, besides that of the run."""
 DIFFERENCE = 1e-3
-"""The largest relative difference between a weight in the history and one that is computed from the sizes."""
+"""The largest accepted relative difference between a client's importance, which is the weight divided by the
+share λ, and the importance that follows from the draws."""
 SLOW_CLIENTS = "slow_clients"
 """The key of `as_json` that is not a selector."""
 NOTE = (
@@ -177,7 +178,9 @@ def _absent(line: Line, num_clients: int) -> Any:
 def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) -> LoggedRound:
     """Convert a line of the history into a round of the log.
 
-    The importance of a client is its weight, corrected for missing replies, divided by its share λ.
+    The importance of a client is the client's weight in the history, which is already corrected for missing
+    replies, divided by its share λ. Clients without a known norm are left out. If such a client has replied,
+    the importance of the other clients is scaled up.
     """
     clients, counts = (np.array(line[key], dtype=np.int64) for key in ("clients", "counts"))
     probabilities, weights, norms = (

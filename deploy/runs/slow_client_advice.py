@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 FEWEST = 20  # durations
 IDLE, MISSING, STALE = 0.2, 0.1, 0.01
-"""A change is advised if a share is at least this large; see `waiting.Waiting` and `_buffered`."""
+"""A change is advised from these shares on: of idle time in a round's wait (`Waiting.idle`), of selected
+clients without a duration (`Waiting.missing`), and of updates that were too stale."""
 TIMED = ("forecast", "md")
 """The selectors X for which a selector timed-X exists, which takes durations into account."""
 

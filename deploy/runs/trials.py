@@ -63,7 +63,7 @@ class Trial:
     def done(self) -> bool:
         """Whether nothing is left to train: the last run reached its target accuracy, or trained all rounds.
 
-        If a resume raises the planned number of rounds, rounds are left to train again.
+        A trial that trained all rounds is no longer done if a resume raises the planned number of rounds.
         """
         end = self.history.end
         if end is None or not self.history.finished:

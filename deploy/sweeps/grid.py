@@ -53,7 +53,7 @@ class PlannedTrial(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """The content of a file. `read_sweep` checks its form, `planned` checks the settings of the runs."""
+    """The content of a file. `read_sweep` checks its form, `planned_trials` the settings of the runs."""
 
     selectors: list[str]
     cases: list[tuple[str, dict[str, ConfigValue], dict[str, ConfigValue]]]

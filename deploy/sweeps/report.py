@@ -49,7 +49,7 @@ def write_results(
     axes : Sequence[str]
         The settings that vary.
     baseline : str
-        See `comparisons`.
+        See `paired_tests`.
     planned : int
         The number of trials of the sweep.
 

@@ -25,8 +25,8 @@ AHEAD = 4  # jobs that are submitted to Ray for each of its CPUs
 def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     """Train trials in processes of this machine, and yield each outcome as soon as there is one.
 
-    Each process uses one thread, unless an environment variable sets another number. If this process ends,
-    even by SIGKILL, the processes end too.
+    Each process uses one thread, unless an environment variable sets another number. If the calling
+    process ends, these processes end too, on Linux even if it is killed by SIGKILL.
 
     Parameters
     ----------

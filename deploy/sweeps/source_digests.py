@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TEXTS = ("claim", "note", "title")
-"""A string that a call gets by one of these names is text for a page, such as the note of an `Experiment`."""
+"""A string that a call gets as a keyword argument of one of these names is text for a page, such as the note
+of an `Experiment`."""
 
 
 def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
@@ -111,7 +112,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree outside blocks ``if TYPE_CHECKING:``; with `expressions`, these too."""
+    """Yield the statements outside blocks ``if TYPE_CHECKING:``; with `expressions`, the expressions too."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -123,7 +124,7 @@ def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements directly inside a statement, but no expressions: most nodes of a tree."""
+    """Yield the statements directly inside a statement. Expressions, most nodes of a tree, are left out."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 
@@ -169,7 +170,7 @@ def _code(file: Path) -> str:
 
 
 def _texts(tree: ast.Module) -> list[ast.expr]:
-    """Return the strings, also f-strings, that calls get by a name of `TEXTS`, the last in the file first."""
+    """Return the strings and f-strings of `TEXTS` in a file, the last one first."""
     found = [
         keyword.value
         for node in ast.walk(tree)

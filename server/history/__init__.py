@@ -9,8 +9,8 @@ run     the first line: ``version`` (of this format), every setting of the run, 
         ``flwr`` (the version of Flower)
 round   a round, see below
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none); written before the line of round 1, after clients were
-        added, and after lines were lost
+        ``client_groups`` (names, null for none); written before the first line of a round >= 1 after each
+        start or resume, after clients were added, and after lines were lost
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
@@ -48,7 +48,7 @@ Clients that did not take part, or not as expected:
 - ``num_stale``: the number of updates that were rejected as too stale; 0 unless rounds are buffered
 - ``in_flight``: ids of the first 1000 clients that train when a buffered round ends
 - ``quarantined``: ids of the available clients that were left out because they were in quarantine
-- ``silent``: ids of the clients in ``quarantined`` whose quarantine is for silence, not for offences
+- ``silent``: ids of the clients in ``quarantined`` that are in quarantine for silence
 - ``absent``: indexes of the clients that were not selectable; null if they are more than 1000
 - ``num_available``: the number of selectable clients
 - ``eligible``: the conditions of the setting ``eligible`` in this round

@@ -188,7 +188,7 @@ def checked(line: Any) -> dict[str, Any]:
 
 
 def _aligned(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of a round in which missing fields are filled in, and lists have the same length."""
+    """Return the line of a round with missing fields filled in; aligned lists must have the same length."""
     evaluated = "test_loss" in line or "test_accuracy" in line
     found = {**({"test_loss": None, "test_accuracy": None} if evaluated else {}), **line}
     if line["round"] == 0:

@@ -83,7 +83,7 @@ class RunHistory:
 
         If the last line has no newline yet, it is still being written, and the next call reads it. A resume
         replaces the file of the run. The next call then reads the whole new file, and returns the lines from
-        the ``resume`` line on.
+        the last ``resume`` line on.
 
         Parameters
         ----------

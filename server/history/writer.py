@@ -52,7 +52,8 @@ class HistoryWriter:
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a partly written line
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
-        self._gap: _Gap | None = None  # the lost lines; any waiting line that may be lost is newer
+        # The lost lines. Of the lines before them, only ``run`` and ``resume`` lines can still wait.
+        self._gap: _Gap | None = None
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
 
