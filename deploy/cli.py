@@ -422,7 +422,7 @@ def advise(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
 ) -> None:
-    """Estimate, from a run's history, the variance that other selectors would have had.
+    """Estimate, from a run's history, the variance of the aggregate that other selectors would have had.
 
     If clients are slow, suggest settings that help.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 VOLUMES = Path(os.environ.get("COHORT_VOLUMES", "/volumes"))
 PUBLIC = VOLUMES / "public"  # the authority's certificate and the clients' public keys
-SERVER = VOLUMES / "server"  # the SuperLink's private key
+SERVER = VOLUMES / "server"  # the private keys of the SuperLink and of the authority, and their certificates
 EXECUTOR = VOLUMES / "executor"  # the secret with which the executor (see `serverapp`) authenticates itself
 OPERATOR = VOLUMES / "operator"  # the secret that the SuperLink's control API demands
 KEYS = VOLUMES / "keys"  # the clients' private keys, which only `setup` can read

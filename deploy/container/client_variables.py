@@ -20,7 +20,7 @@ VARIABLES = {
     "COHORT_ENERGIES": "energy",
     "COHORT_PROPERTIES": "properties",
 }
-# For each environment variable whose values clients report: the selector's setting for these values.
+# The selector's settings that the clients' costs and energies provide, by environment variable.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 
 

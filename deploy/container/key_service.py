@@ -110,8 +110,8 @@ class _Service:
         self._leases, self._keys, self._names = leases, keys, names
         self._open: OrderedDict[socket.socket, None] = OrderedDict()
         self._lock = threading.Lock()
-        # Only one thread checks at a time: a check locks a free lease for a moment, in which another check
-        # would find that a container holds this lease.
+        # Only one thread checks at a time. A check locks a free lease for a moment. A second check at that
+        # moment could take the lock for a container's, and hand out the key.
         self._checking = threading.Lock()
 
     def accept(self, connection: socket.socket) -> None:

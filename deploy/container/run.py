@@ -84,7 +84,7 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
 
 
 class _Cluster(RunningSuperLink):
-    """The cluster's SuperLink. A run that has survived a restart of this container is followed again."""
+    """The cluster's SuperLink. A Flower run that survives a restart of this container is followed again."""
 
     def __init__(self) -> None:
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
@@ -97,7 +97,7 @@ class _Cluster(RunningSuperLink):
         super().__exit__(*raised)
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
-        """Submit a run. If an earlier run of the trial has not ended, follow that run instead."""
+        """Submit a trial as a Flower run, or follow the trial's last Flower run if that has not ended."""
         folder = Path(str(run_config["output-dir"]))
         note = folder.with_name(f"{folder.name}.run-id")
         if note.exists() and not self._wait_for_result(note.read_text()):

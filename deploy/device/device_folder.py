@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
 PAUSE_FILE = "paused"  # this file exists while the device is paused
 MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
-# The numbers of threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy)
+# The environment variables that set the threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -105,7 +105,7 @@ class Settings:
             return
         if not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
-        from client.data_file import read_data_file  # imported late: NumPy takes memory of a waiting device
+        from client.data_file import read_data_file  # imported only if there is a file to read
 
         read_data_file(Path(self.data))
 

@@ -28,7 +28,7 @@ class MemoryLimit:
         self._checked = time.monotonic()  # s
 
     def check(self, group: int) -> str:
-        """Kill the largest process of a group that takes too much memory; check at most every `LOOK` seconds.
+        """If a group takes too much memory, kill its largest process. Check at most every `LOOK` seconds.
 
         Returns
         -------
@@ -56,7 +56,7 @@ def memory_of(group: int) -> dict[int, float]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
-            # After the program's name, which is in parentheses and may contain anything: state, parent, group
+            # The program's name is in parentheses and may contain anything. Then come state, parent, group.
             if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
                 _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
                 found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,4 +1,4 @@
-"""The SuperNode of devices and containers, which ends when its connection or its supervisor ends.
+"""The SuperNode of devices and containers, which ends with its supervisor and takes little memory.
 
 `python -m deploy.device.supernode OPTIONS` runs `flower-supernode` with the patches of
 `deploy.flower.patches`, and two more changes:

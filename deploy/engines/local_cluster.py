@@ -142,7 +142,10 @@ class LocalCluster(ProcessEngine):
 
     @property
     def roots(self) -> list[int]:
-        """The ids of the processes from which all others of the cluster descend, without those of `flwr`."""
+        """The ids of the processes from which the SuperLink, the SuperNodes and the apps descend.
+
+        If the programs are forked, the only one is the fork server, and `flwr` commands descend from it too.
+        """
         if self._fork_server is not None and self._fork_server_process is not None:
             return [self._fork_server_process.pid]  # otherwise the programs have started on their own
         return [process.pid for process in [*self._clients.values(), *filter(None, [self._superlink])]]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
 
 RETRY = 1.0  # seconds between two requests to the SuperLink
-PATIENCE = 120.0  # seconds for which a run is submitted again while each answer is an error in the SuperLink
+PATIENCE = 120.0  # seconds of errors in the SuperLink, after which a run is not submitted again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # the escape sequences with which Flower's logger sets colours
 FAILS = "Internal server error"  # Flower's message if an error has occurred in the SuperLink
 STOPPED = "finished:stopped"  # Flower's status of a run that was stopped with `flwr stop`

@@ -112,7 +112,10 @@ def up(
     ] = PAGE_PORT,
     folder: Dir = None,
 ) -> None:
-    """Run the server until Ctrl-C. Options (but --page) and clients are saved: later, `up` is enough."""
+    """Run the server until Ctrl-C. Clients and options are saved: later, `up` is enough.
+
+    Only --dir, --page and --page-port are not saved.
+    """
     where = (folder or default_folder(PROGRAM)).absolute()
     given = {
         "hosts": host and tuple(host),
@@ -200,7 +203,8 @@ def invite(
 ) -> None:
     """Write an invitation for client NAME: a file with which one device can join, once. Keep it secret.
 
-    The device will run only this project's app as it is now; `cohort client trust` changes that.
+    Without --any-app, the device will run only this project's app as it is now; `cohort client trust`
+    changes that.
     """
     file = out or Path(f"{name}{SUFFIX}")
     with _exit_on_error():

@@ -30,7 +30,7 @@ class Share:
 
 
 def shares(history: RunHistory) -> dict[str, Share]:
-    """Return, for each client's identity, what the client has done in this run (after `RunHistory.read`)."""
+    """Return, for each client's identity, what the client has done in a run whose history has been read."""
     selected: dict[str, int] = defaultdict(int)
     used: dict[str, int] = defaultdict(int)
     weights: dict[str, float] = defaultdict(float)
@@ -56,7 +56,7 @@ def read_runs(folder: Path) -> list[RunHistory]:
 
 
 def describe(run: RunHistory) -> dict[str, Any]:
-    """Return what `cohort server runs` prints about this run (after `RunHistory.read`)."""
+    """Return what `cohort server runs` prints about a run whose history has been read."""
     last: Mapping[str, Any] = run.rounds[-1] if run.rounds else {}
     note = run.path.parent / RUN_ID
     return {
@@ -74,7 +74,10 @@ def describe(run: RunHistory) -> dict[str, Any]:
 
 
 def state_of(run: RunHistory) -> str:
-    """Return "running", "interrupted", "finished", "stopped" or "failed" (after `RunHistory.read`)."""
+    """Return the state of a run whose history has been read.
+
+    The states are "running", "interrupted", "finished", "stopped" and "failed".
+    """
     if run.end is not None:
         return "finished" if run.finished else "stopped" if run.stopped else "failed"
     claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()

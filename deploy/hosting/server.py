@@ -72,7 +72,7 @@ class Server:
     listen: str = "0.0.0.0"
     """The IP address on which the Fleet API listens. (default: all addresses of this machine)"""
     metrics: str = ""
-    """The address of the metrics for Prometheus, as HOST:PORT; "" if there are none."""
+    """The address of the metrics for Prometheus, as PORT or HOST:PORT; "" if there are no metrics."""
 
     @property
     def address(self) -> str:
@@ -183,7 +183,7 @@ class Server:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other processes from starting this server inside a `with` block.
+        """Inside a `with` block, keep other processes from starting this server.
 
         Raises
         ------

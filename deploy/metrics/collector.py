@@ -49,7 +49,7 @@ class Collector:
         self._began = time.time()
         self._lock = threading.Lock()  # held while `_runs` is read or changed
         self._readiness = Readiness(sources.superlink)
-        self._came_back = time.monotonic()
+        self._came_back = time.monotonic()  # when the thread's last step ended, s
         self._text, self._written = "", -OLDEST
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
@@ -66,7 +66,7 @@ class Collector:
         while not self._stop.is_set():
             try:
                 self.step()
-            except Exception as error:  # a number that cannot be read must not end the others
+            except Exception as error:  # after an error, the thread goes on to read the numbers
                 self._readiness.problem = f"the metrics cannot be collected: {type(error).__name__}: {error}"
             self._came_back = time.monotonic()
             self._stop.wait(INTERVAL)

@@ -79,7 +79,7 @@ class Database:
         return found
 
     def open_messages(self) -> list[OpenMessage]:
-        """Return the TRAIN messages of the rounds under way."""
+        """Return the TRAIN messages of rounds under way, and those of past rounds that are still stored."""
         rows = self._rows(
             "SELECT run.override_config, ins.group_id, node.name, ins.dst_node_id, ins.created_at, "
             "ins.delivered_at, res.message_id FROM message_ins AS ins "

@@ -92,7 +92,7 @@ def page_app(sources: RunSources, token: str) -> ASGIApp:
     sources : RunSources
         The runs to show.
     token : str
-        The secret: all addresses of the page begin with it.
+        The secret, with which the paths of all the page's addresses begin.
 
     Raises
     ------

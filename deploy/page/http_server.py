@@ -44,7 +44,7 @@ class _ShortConnection(H11Protocol):
 
 
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that listens on a port; 0 stands for a free port.
+    """Return a socket that is bound to a port, for `serve`; 0 stands for a free port.
 
     Raises
     ------

@@ -54,7 +54,7 @@ class PageProcess:
         self._end()
 
     def check(self) -> None:
-        """If the page has ended, note when; a call at least `PAUSE` seconds later starts it again."""
+        """If the page has ended, start it again, `PAUSE` seconds or more after the call that noticed this."""
         if self._process is None or self._process.poll() is None:
             return
         if not self._again:

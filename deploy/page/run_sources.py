@@ -231,7 +231,7 @@ class RunSources:
 
 
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
-    """Return the lines of a log after an offset; of more than `LOG_TAIL` bytes, the last lines.
+    """Return the lines of a log after an offset; only the last ones if they have over `LOG_TAIL` bytes.
 
     Parameters
     ----------

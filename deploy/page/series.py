@@ -119,9 +119,9 @@ class ClientCounts:
         self._counts[clients, at] = np.minimum(grown, 65535).astype(np.uint16)
 
     def binned(self, row_of: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Return (rows, columns) the sums over the clients of each row; ``row_of`` (clients,) names the rows.
+        """Return (rows, columns) the sums of `counts` over the clients of each row.
 
-        Each row must have a client.
+        ``row_of`` (clients,) holds the row of each client. Each row must have a client.
         """
         order = np.argsort(row_of, kind="stable")
         starts = np.searchsorted(row_of[order], np.arange(rows))

@@ -226,7 +226,11 @@ def clients_page(
 
 
 def _state(trial: TrialNumbers, nodes: Mapping[str, Node] | None, client: int, now: float) -> str:
-    """Return the state of a client: offline if the SuperLink says so, else what the last round says."""
+    """Return the state of a client, from the SuperLink's nodes and from the trial's last round.
+
+    The first of these that applies: offline, by the SuperLink; silent, quarantined or training, by the last
+    round; online, by the SuperLink; away or available, by the last round. Otherwise unknown.
+    """
     name = trial.client_ids[client]
     if nodes is not None:
         node = nodes.get(name)
@@ -261,7 +265,7 @@ def _client(trial: TrialNumbers, nodes: Mapping[str, Node] | None, client: int, 
 
 
 def groups(trial: TrialNumbers) -> View:
-    """Return each group: its shares of clients, samples and draws, and its metrics over the rounds."""
+    """Return each group: its number of clients, its shares of samples and draws, its metrics over rounds."""
     samples, draws = float(trial.client_sizes.sum()), int(trial.counts["drawn"].sum())
     found = []
     for name, clients in members(trial).items():
@@ -306,7 +310,9 @@ def _finite(value: float) -> float | None:
 
 
 def under_way(trial: TrialNumbers, messages: Sequence[OpenMessage], now: float) -> View | None:
-    """Return the round under way, from its open messages in the SuperLink's database; None without any.
+    """Return the round under way, from its open messages in the SuperLink's database.
+
+    None if there is no such message, if the history has the round already, or if rounds are buffered.
 
     Parameters
     ----------

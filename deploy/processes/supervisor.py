@@ -31,8 +31,8 @@ _AFTER_OUTPUT = 0.05  # s between two checks whether a program has ended, once i
 class Supervisor(ABC):
     """Runs a program, and starts it again whenever it ends, until `stop` is called.
 
-    No process of the program is left behind. Subclasses must define the hooks `command` and `ended`. All
-    hooks are called in the thread of `run`.
+    After each end of the program, `clean_up` kills the processes that the program has left behind. Subclasses
+    must define the hooks `command` and `ended`. All hooks are called in the thread of `run`.
     """
 
     grace = 5.0
@@ -56,7 +56,8 @@ class Supervisor(ABC):
     def ended(self, code: int | None) -> float:
         """Return how many seconds to wait before the next start.
 
-        Called after each end of the program, and each time that `may_start` has prevented a start.
+        Called after each end of the program, and each time that `may_start` has prevented a start, but not
+        after `stop`.
 
         Parameters
         ----------
