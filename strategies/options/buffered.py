@@ -36,8 +36,8 @@ class Buffered:
     max_staleness : int (default: 100)
         The largest staleness of an update that is used, >= 0. A staler update is rejected. The record of the
         round in which it arrives lists its client (``failures`` of `RoundRecord`) and counts it
-        (``num_stale``). If clients are so slow
-        that their updates are rejected, the aggregate is biased against them.
+        (``num_stale``). If clients are so slow that their updates are rejected, the aggregate is biased
+        against them.
     staleness_power : float (default: 0)
         A power in [0, 10]: the weight of an update is multiplied by (1 + τ)^-staleness_power. FedBuff's
         power is 0.5. Stale updates are mostly those of slow clients, so a power above 0 biases the aggregate
