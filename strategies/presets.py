@@ -105,7 +105,7 @@ class AdaptiveOSMD(SelectionStrategy):
     clients_per_round : int
         K, the number of draws a round (with replacement, so fewer clients may train).
     alpha : float (default: 0.4)
-        Each client keeps a probability of at least alpha / M; in (0, 1].
+        Each of the M registered clients keeps a probability of at least alpha / M; in (0, 1].
     learning_rate_multiplier : float (default: 1.0)
         A factor of all learning rates, > 0. With 1, the rates are the paper's, which adapt slowly. Try 100 if
         the norms of the clients' updates differ much.
@@ -117,11 +117,13 @@ class AdaptiveOSMD(SelectionStrategy):
         The learning rate of the experts' weights. The paper's rate ("printed") depends on the unit of
         gradients.
     a_max : float, optional
-        A fixed upper bound of λ_m² ‖g_m‖², > 0 (default: the largest value observed so far). It is ā in the
-        paper's first version and A_max in the later one.
+        A fixed upper bound of λ_m² ‖g_m‖² over all clients m, > 0 (default: the largest value observed so
+        far). λ_m is the client's share of the data, and g_m the sum of its gradients in a round. The bound is
+        ā in the paper's first version and A_max in the later one.
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``), and fix
-        ā at the largest λ_m² ‖g_m‖², as the paper does. It must be False if ``a_max`` is given.
+        the bound (see ``a_max``) at the largest λ_m² ‖g_m‖² of these clients, as the paper does. It must be
+        False if ``a_max`` is given.
     initial : {"uniform", "sizes"} (default: "uniform")
         The initial distribution of all experts: uniform (as in the paper) or in proportion to data sizes.
     **options
@@ -169,9 +171,9 @@ class AdaptiveOSMD(SelectionStrategy):
 class PersonalisedOSMD(SelectionStrategy):
     """Adaptive-OSMD for clients with personal models: one sampler for each part of the gradient.
 
-    Zhao et al., appendix H.1 (later version: D.1). A client's update is the sum of two parts. The client
-    multiplies each part by the part's scale in ``part-scales`` of the TRAIN config. Its report holds
-    ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
+    The paper of `AdaptiveOSMD`, appendix H.1 (later version: D.1). A client's update is the sum of two parts.
+    The client multiplies each part by the part's scale in ``part-scales`` of the TRAIN config. Its report
+    holds ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
     repository supports this for personal models that are kept near the global model, see
     `client.personal_model`. With this client, TRAIN configs need ``personal-mu`` and ``personal-holdout``.
 
@@ -244,19 +246,20 @@ class Delta(SelectionStrategy):
     alpha_1, alpha_2 : float (default: 0.5)
         Weights of the squared diversity and of the local variance, >= 0, not both 0.
     floor : float (default: 0.1)
-        The share of the draws that is uniform, in (0, 1]. Without it, a client with a score of 0 would never
-        be drawn again.
+        The share of the draws that is uniform, in (0, 1]. Without uniform draws, a client whose diversity and
+        local variance were 0 would never be drawn again.
     design : {"draws", "systematic"} (default: "draws")
         "systematic" selects exactly ``clients_per_round`` distinct clients; the aggregate has less variance.
     replacement : bool (default: True)
         If False, clients are drawn without replacement. It has no effect if ``design="systematic"``.
     smoothness, global_learning_rate : float, optional
-        The smoothness L of the gradients and the learning rate η of the server. If both are given, and also
-        ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
-        instead of ``alpha_1`` and ``alpha_2``.
+        The smoothness L of the gradients and the learning rate η of the server. If they are given, the
+        two weights are computed from them by the paper's formulas, and ``alpha_1`` and ``alpha_2`` have no
+        effect. Give both or none; with both, ``local_learning_rate`` (η_L, a parameter of
+        `SelectionStrategy`) is required.
     diversity_mean : {"weighted", "plain"} (default: "weighted")
-        The mean update from which diversities are distances: with the weights of the round, or plain as in
-        the paper, which is biased if sampling is not uniform.
+        The mean update from which diversities are distances. "weighted": the mean with the weights of the
+        round. "plain": the plain mean, as in the paper; it is biased if sampling is not uniform.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -331,7 +334,8 @@ class PowerOfChoice(SelectionStrategy):
         "sizes": in proportion to their data, with the sum 1. "scaled-sizes": in proportion to their data,
         scaled by the number of available clients divided by the number of selected clients.
     halve_every : int, optional
-        adapow-d halves the number of candidates after every ``halve_every`` rounds (default: never).
+        adapow-d halves the number of candidates in each round whose number is a multiple of ``halve_every``
+        (default: never).
     drop_at : int, optional
         From this round on adapow-d has ``clients_per_round`` candidates. Default: half of the number of
         rounds, or never if ``halve_every`` or a schedule is given.
@@ -410,15 +414,17 @@ class Flics(SelectionStrategy):
         A number >= 0 that is added to each group's count of participants so far, so that a group that first
         takes part late in the run gets no huge weight. Above 0, it causes a bias that goes to 0 over rounds.
     design : {"coins", "numbers"} (default: "coins")
-        How a group's clients are drawn: by a coin for each client, or by a drawn number of clients of the
-        group. Only without ``private``.
+        How a group's clients are drawn. "coins": a coin decides for each client. "numbers": first the number
+        of clients is drawn, and then this many clients of the group. Only without ``private``.
     cost_budget : float, optional
         The limit of a round's expected cost, which is the sum of the selected clients' costs (default: none).
-        The costs are ``Overrides(settings={"costs": {...}})``, by identity.
+        Clients report their costs, or you declare them: ``Overrides(settings={"costs": {...}})``, by
+        identity.
     energy_budgets : float, mapping of str to float, or sequence of float, optional
         The energy that may be spent per round, by all groups together (a number) or by each group (default:
         no limit). Unused energy may be spent in later rounds. If budgets are given by group, clients of
-        other groups are refused. The energies are ``Overrides(settings={"energies": {...}})``, by identity.
+        other groups are refused. Clients report their energies, or you declare them:
+        ``Overrides(settings={"energies": {...}})``, by identity.
     private : bool (default: False)
         If True, the server does not learn any client's group: clients report their groups by randomised
         response, and decide themselves whether they take part. The app then needs the handlers

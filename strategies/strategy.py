@@ -87,7 +87,7 @@ class SelectionStrategy(Strategy):
         except ``fraction_evaluate``.
     seed : int (default: 0)
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
-        of differential privacy.
+        of differential privacy and, with ``flics-private``, the draws of the clients.
     num_rounds : int, optional
         The planned number of rounds, >= 1. Some selectors derive settings from it (default: the
         ``num_rounds`` of `start`). A resumed run keeps the number of its first start.
@@ -131,8 +131,8 @@ class SelectionStrategy(Strategy):
         client also reports the norm of its update (``report-update-norm``). A round in which a reply is
         missing is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
-        A function that is called after each round with the number of the round and the metrics of
-        ``evaluate_fn`` (None if there are none). If it returns True, the run finishes.
+        A function that is called after each round but the last, with the number of the round and the metrics
+        of ``evaluate_fn`` (None if there are none). If it returns True, the run finishes.
     on_round : callable, optional
         A function that is called with the `RoundRecord` of each round, before the model is evaluated.
     reporters : sequence of Reporter, optional
@@ -548,8 +548,8 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Select the clients of a round, and return one TRAIN message for each selected client.
 
-        The config of each message holds ``server-round`` and ``seed``, which is a function of (seed, round,
-        client). If ``config`` already has a ``seed``, that value is kept.
+        The config of each message holds ``server-round`` and ``seed``. This seed is a function of the run's
+        seed, the round and the client. If ``config`` already has a ``seed``, that value is kept.
 
         Raises
         ------

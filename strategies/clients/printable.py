@@ -8,10 +8,10 @@ LONGEST_REASON = 300  # the most characters of a reason, which may contain a cli
 
 
 def printable(text: object, longest: int | None = LONGEST_REASON, *, keep: str = "") -> str:
-    r"""Return the text with each character that `str.isprintable` refuses replaced by an escape as ``\x1b``.
+    r"""Return the text; an escape like ``\x1b`` replaces each character that `str.isprintable` refuses.
 
-    These are control characters, characters that change the direction of writing, unassigned and private
-    characters, and all separators of Unicode except the space.
+    The replaced characters are control characters, characters that change the direction of writing,
+    unassigned and private characters, and all separators of Unicode except the space.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ Sources:
   mechanisms compose to one Gaussian mechanism with 1/z² = sum_i 1/z_i², where z = σ/bound. This also holds if
   later questions depend on earlier answers.
 
-``cohort bench papers report-noise`` measures how much of the gain of selection is left.
+``cohort bench papers report-noise`` measures how much of the gain of selection is left with this noise.
 
 This noise does not protect the update (which may be masked or have noise of its own), the number of examples,
 or the fact that a client takes part. Nor does it protect against attacks on the rounding of floating-point

@@ -35,8 +35,8 @@ STATUS = "query.status"
 LOSS = "query.loss"
 """Message type that asks for the loss of the message's model, on all samples or on ``batch-size`` samples."""
 UPDATE = "query.update"
-"""Message type that asks a client to train as for TRAIN and to reply with the update and ``update-norm``. It
-is for selectors that must know all updates before they select."""
+"""Message type that asks a client to train as for TRAIN and to reply with the trained model and
+``update-norm``. It is for selectors that must know all updates before they select."""
 NORM = "query.norm"
 """Message type that asks a client to train as for TRAIN and to report ``update-norm``, without the update."""
 GROUP = "query.group"
@@ -62,7 +62,7 @@ UPDATE_SCALES = "update-scales"
 
 _NAMES = {"client_id", "group"}  # fields that may be text
 _MOST_PROPERTIES = 32  # the most properties of a client, and the most tags
-_MOST_TEXT = 8192  # bytes of a client's properties as JSON, as every checkpoint holds them
+_MOST_TEXT = 8192  # the most bytes of a client's properties as JSON; every checkpoint holds them
 _MOST = 1e12  # the largest number of samples, steps or parts, and the largest cost or energy
 
 
@@ -125,7 +125,7 @@ class Report(BaseModel):
     loss : float or None
         The mean loss of the received model before training; finite.
     gradient_variance : float or None
-        σ² >= 0: the mean squared distance of mini-batch gradients from their mean.
+        σ² >= 0: the sum of the squared distances of n mini-batch gradients from their mean, divided by n - 1.
     update_norm : float or None
         The L2 norm ||w_m - w_t|| >= 0 of the arrays in the reply, not divided by a learning rate. The server
         measures the norm, too; a difference that rounding does not explain is an offence. With

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NPY = "numpy.ndarray"  # Flower's name for the .npy format
-_VERSION_1, _SHORT = b"\x01\x00", 256  # bytes; NumPy pads headers to 128 if an array has few axes
+# Version 1.0 of .npy files, and the longest header that is remembered, in bytes: NumPy pads headers to 128
+# bytes if an array has few axes.
+_VERSION_1, _SHORT = b"\x01\x00", 256
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -42,12 +44,12 @@ def decode(array: Array) -> NDArray[Any]:
     TypeError, ValueError
         If the bytes are not one .npy file, or the array holds Python objects.
     """
-    if type(array) is not Array:  # a subclass that holds an ndarray, as in a simulation without a network
+    if type(array) is not Array:  # a subclass, as in a simulation without a network or in half precision
         return array.numpy()
     if array.stype != _NPY:
         raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
-    # In version 1.0 the header's length is in two bytes before it. Replies to one message have equal headers,
-    # which NumPy parses as Python code, so the results are remembered.
+    # In version 1.0 the header's length is in the two bytes before the header. Replies to one message have
+    # equal headers, which NumPy parses as Python code, so the results are remembered.
     header = array.data[: 10 + int.from_bytes(array.data[8:10], "little")]
     is_short = array.data[6:8] == _VERSION_1 and len(header) <= _SHORT
     shape, columns_first, dtype, begin = _parsed(header) if is_short else _header(array.data)

@@ -86,7 +86,7 @@ class InFlight:
     Attributes
     ----------
     round : int
-        The current round, in which a quarantine for silence begins.
+        The current round. A client that turns out to be silent is quarantined from the next round on.
     """
 
     round: int = 0

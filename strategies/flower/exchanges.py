@@ -163,7 +163,7 @@ class _Unanswered(NamedTuple):
 
 
 class ExchangeGrid(GridView):
-    """A grid that looks for replies often at first, then at growing intervals. Flower's sleeps for 3 s.
+    """A grid that looks for replies often at first, then at growing intervals. Flower's grid looks every 3 s.
 
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
     ``interval``. So a short round ends without delay, and a long round does not burden the SuperLink.

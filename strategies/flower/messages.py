@@ -210,9 +210,11 @@ class TrainingRound:
 
     chosen: Chosen
     arrays: ArrayRecord  # w_t
-    messages: list[Message]  # (S,) aligned with the selected clients
-    began: float  # when the poll began, s on the clock
-    asked: float  # when the TRAIN messages were made, s on the clock
+    # (S,) aligned with the selected clients. In a buffered round: at most one, for the server strategy.
+    messages: list[Message]
+    began: float  # when enough clients were available, before the poll; s on the clock
+    # When the TRAIN messages were made, s on the clock. In a buffered round: when places were first filled.
+    asked: float
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
     arrivals: dict[str, float] = field(default_factory=dict)  # see `ExchangeGrid.arrivals`

@@ -78,7 +78,10 @@ class Asked(NamedTuple):
 
 @dataclass
 class Poll:
-    """Asks candidates for losses, for measurements of updates, or for the two answers of `flics-private`.
+    """Asks candidates for losses, for measurements of updates, or for what `flics-private` needs.
+
+    With `flics-private`, a candidate first answers with its group by randomised response, and then states
+    whether it takes part.
 
     The report of a candidate is NaN if the candidate answers late, fails, reports itself unavailable, or
     sends anything but a finite number. The candidate then counts as unavailable in this round.
@@ -157,7 +160,8 @@ class Poll:
         learning_rate : float (default: 1.0)
             The number by which norms and diversities of updates are divided, > 0, as in `RoundLogic`.
         budget : float, optional
-            K of this round, as for `Selector.select` (default: the selector's `clients_per_round`).
+            The selection size of this round, as for `Selector.select` (default: the selector's
+            `clients_per_round`).
         wait_for : callable, optional
             Takes clients, and returns how long to wait for their answers (default: until the deadline).
         train_deadline : float, optional
@@ -253,8 +257,8 @@ class Poll:
     ) -> dict[str, NDArray[np.float64]]:
         """Let all candidates train, and return by name the numbers (n,) that the selector needs.
 
-        A candidate that is then selected computes the same update again. Candidates send
-        their updates only if the selector needs diversities; otherwise they send only numbers.
+        A candidate that is then selected computes the same update again. Candidates send their trained models
+        only if the selector needs diversities; otherwise they send only numbers.
         """
         wanted = selector.polls_for
         kind = UPDATE if "diversity" in wanted else NORM

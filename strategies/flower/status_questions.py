@@ -150,7 +150,7 @@ class StatusQuestions:
             self._probed = True
             first, wait = ENOUGH, min(_PROBE, deadline)
             if self._polling.ask_status is None:
-                first, wait = 1, deadline  # it decides for all nodes, so it gets the time to import its app
+                first, wait = 1, deadline  # one node decides for all: it gets the time to import its app
             reports = self._answers(grid, nodes[:first], wait)
             rest = nodes[first:]
             asks = self.asks(online)
@@ -173,9 +173,10 @@ class StatusQuestions:
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """From now on, accept answers to these questions, and to the last question before them to each node.
+        """Accept answers to new questions, and to the last earlier question to each of their nodes.
 
-        ``asked`` holds the node of each question, by the id of its message.
+        Answers of these nodes to older questions are no longer accepted. ``asked`` holds the node of each new
+        question, by the id of its message.
         """
         nodes = set(asked.values())
         last = {node: each for each, node in self._unanswered.items()}  # of each node: its newest question

@@ -59,7 +59,8 @@ def refuse_unknown(
     known : iterable of str
         The names of the strategy's arguments.
     of_selector : collection of str (default: empty)
-        The names of the selector's settings, if they are the argument ``selector_settings``.
+        The names of the selector's settings, if the strategy takes them in the argument
+        ``selector_settings``.
     """
     for name, value in unknown.items():
         if name in _ELSEWHERE:

@@ -12,6 +12,9 @@ from .value_checks import boolean
 class GuardSettings:
     """The settings of the guard, see `strategies.rounds.guard.guard.Guard`.
 
+    Below, the *centre* is a median of values of the same kind that clients sent lately, or of the logarithms
+    of these values.
+
     Attributes
     ----------
     deviations : float (default: 4)
@@ -64,7 +67,7 @@ class GuardSettings:
             checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
         checks.real("guard.factor", self.factor, low=1, high=1e9)
         checks.real("guard.draws", self.draws, low=1, high=1e9)
-        checks.integer("guard.window", self.window, low=32)  # rounds.plausible_limits.RECENT
+        checks.integer("guard.window", self.window, low=32)  # RECENT in rounds/guard/plausible_limits.py
         checks.integer("guard.memory", self.memory, low=1, high=8)
         checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
         checks.integer("guard.quarantine", self.quarantine, low=1)

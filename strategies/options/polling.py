@@ -20,11 +20,12 @@ class Polling:
         Whether the server asks new clients for identity, data size and availability, with a ``query.status``
         message. With False, or if the app has no handler for this message, a client is identified by its
         registered name or its node id. The server then learns the client's data size from the
-        ``num-examples`` of its replies. Default (None): the server asks in three cases: the selector needs
-        groups, costs or polls that only an app with handlers answers; the operator declared identities that
-        are not registered names; a reply held a ``client-id``. The server asks one client first. If this
-        client has no handler, no other client is asked, because each question would log an error in the
-        client.
+        ``num-examples`` of its replies. Default (None): the server asks in four cases: the run needs groups,
+        costs, energies or properties (`Eligibility`) that the operator does not declare; the selector polls
+        for something else than losses; the operator declared an identity that is neither the registered name
+        nor the node id of an online client; a reply held a ``client-id``. The server asks one client first.
+        If this client has no handler, no other client is asked, because each question would log an error in
+        the client.
     poll_with : {"query", "evaluate"}, optional
         The message that asks candidates for their loss: ``query.loss`` or EVALUATE. EVALUATE suits an app
         without a handler for ``query.loss``. Default (None): ``query.loss`` if clients have reported their

@@ -200,7 +200,12 @@ class _Ended:
     seconds: dict[int, float] = field(default_factory=dict)  # s until the reply; infinite or NaN: none came
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
-        """End a client's training. ``lost``: a resume cannot ask the client again, as it lacks the model."""
+        """End a client's training.
+
+        ``message`` is the client's reply, None if there is none; ``waited`` is the time until the reply, in
+        seconds. ``lost`` states that, after a resume, the client is not asked again, because the checkpoint
+        lacks the model from which the client trained.
+        """
         version = self.buffer.in_flight[client]
         reply = Reply(failure=LATE)
         too_stale = self.buffer.is_too_stale(client)

@@ -85,8 +85,8 @@ class RoundLog:
 
         ``back_in`` is `RoundLogic.end_of_quarantine`.
 
-        Two warnings are logged once: that no client reports what the selector learns from, and that no client
-        has reported its data size in the first round with a usable reply.
+        Two warnings are logged at most once: that no client reports what the selector learns from, and, after
+        the first round with a usable reply, that no client has reported its data size.
         """
         self._rounds += 1
         self._skipped += bool(record.skipped)

@@ -154,7 +154,7 @@ class SelectorClients:
 def needs_status(
     kind: type[Selector], settings: Settings, overrides: Overrides, eligible: EligibleClients
 ) -> bool:
-    """Return whether the run needs values of a status report, which other apps may not send."""
+    """Return whether the run needs what only a status report says. Another project's app may send none."""
     reported = {GROUPS}.intersection(kind.per_client) | settings.needs_per_client
     by_property = eligible.conditions.needs_properties and not overrides.properties
     return bool(reported - overrides.settings.keys() or kind.polls_for - {"loss"} or by_property)
