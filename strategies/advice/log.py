@@ -28,7 +28,7 @@ class LoggedRound:
         See `Selection`.
     importance : ndarray, shape (S,)
         The importance W_m of each client, corrected for the clients whose norm is not known: for any fixed
-        x, sum_m W_m x_m is an unbiased estimate of the sum of x_m over the available clients.
+        x, sum_m W_m x_m is an unbiased estimate of the sum of x_m over the selectable clients.
     norms : ndarray, shape (S,)
         ||g_m||, finite.
     """
@@ -64,21 +64,21 @@ class LoggedRound:
 
     @property
     def shares(self) -> Floats:
-        """(M,) λ: each available client's share of the available data; 0 for absent clients."""
+        """(M,) λ: each selectable client's share of the selectable clients' data; 0 for absent clients."""
         sizes = self.sizes.copy()
         sizes[self.absent] = 0
         shares: Floats = sizes / sizes.sum()
         return shares
 
     def restricted(self, p: Floats) -> Floats:
-        """Return the distribution p (M,), restricted to the available clients and renormalised."""
+        """Return the distribution p (M,), restricted to the selectable clients and renormalised."""
         p = p.copy()
         p[self.absent] = 0
         restricted: Floats = p / p.sum()
         return restricted
 
     def observed(self) -> tuple[Selection, Feedback]:
-        """Return the arguments of `Selector.update`; the feedback holds only norms."""
+        """Return the selection and the feedback for `Selector.update`; the feedback holds only norms."""
         weights = self.importance * self.shares[self.clients]
         selection = Selection(self.clients, self.counts, self.probabilities, self.importance, weights)
         return selection, feedback_of(self.norms)

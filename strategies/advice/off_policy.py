@@ -1,8 +1,8 @@
 """Compares the variances that several distributions would have had, from the draws of another distribution.
 
-Each round of a log gives an unbiased estimate x of ``sum_m a_m / q_m``, the part of the variance of the
-aggregate that depends on the distribution q. `compare` estimates the quotient of two such sums over all
-rounds from the estimates of the rounds, with a confidence interval.
+Each round of a log gives an unbiased estimate x of ``sum_m a_m / q_m`` with ``a_m = λ_m² ||g_m||²``, the part
+of the variance of the aggregate that depends on the distribution q. `compare` estimates the quotient of two
+such sums over all rounds from the estimates of the rounds, with a confidence interval.
 
 The interval: the errors of different rounds are uncorrelated, because the estimate of each round has the
 right mean, whatever the log drew in earlier rounds. So their variances add up. The sum of the variances is
@@ -25,7 +25,7 @@ _DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
 _QUANTILES = np.array(
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]
 )
-_WIDEST = 700.0  # the largest logarithm of a factor
+_WIDEST = 700.0  # the largest half-width of an interval, in logarithms, so that exp() does not overflow
 
 
 class Interval(NamedTuple):

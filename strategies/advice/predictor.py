@@ -53,7 +53,7 @@ class Predictor:
         self._sums = MEMORY * self._sums + (float(a @ round.counts), float(q**2 @ round.counts))
 
     def _distribution(self, round: LoggedRound) -> Floats:
-        """Return q, restricted to the available clients; a client unknown to the selector has the mean q."""
+        """Return q, restricted to the selectable clients; a client unknown to the selector has the mean q."""
         p = self._selector.probabilities[: round.sizes.size]
         joined = np.full(round.sizes.size - p.size, p.mean())
         return round.restricted(np.concatenate([p, joined]))

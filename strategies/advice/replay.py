@@ -121,14 +121,14 @@ class Replay:
         return np.stack([round.restricted(each.probabilities) for each in self._selectors.values()])
 
     def matters(self, round: LoggedRound) -> bool:
-        """Return whether a norm is known, and more clients were available than a selector selects."""
+        """Return whether a norm is known, and more clients were selectable than a selector selects."""
         return round.clients.size > 0 and round.sizes.size - round.absent.size > self._k
 
     def learn(self, round: LoggedRound, distributions: Floats) -> None:
         """Let the selectors learn from a round, in which they had these distributions (S, M).
 
-        If the log selected all available clients, and these are more than K, each selector makes draws of its
-        own and learns from them. Otherwise it learns from the draws of the log.
+        If the logged run selected all selectable clients, and these are more than K, each selector makes
+        draws of its own and learns from them. Otherwise it learns from the draws of the log.
         """
         if not round.clients.size:
             return

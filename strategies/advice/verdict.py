@@ -60,7 +60,7 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
 
 
 def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> dict[str, float]:
-    """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`."""
+    """Return the selectors because of which `name` cannot be advised, each with the result of `_factor`."""
     doubts = {}
     for other in evidence.names:
         if other == name:

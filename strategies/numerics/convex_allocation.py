@@ -83,8 +83,9 @@ def fill_with_budgets(
         return rates
     rows, left = rows[used], left[used]
 
-    # The solver works best with numbers near 1. `unit` is p times the level that all groups would reach
-    # together, so the variables x_j = (n_j + r_j)/unit_j are near 1.
+    # The solver works best with numbers near 1. If only the total were limited, all groups would have the
+    # same (n_j + r_j)/p_j. `unit` is p times this quotient, so the variables x_j = (n_j + r_j)/unit_j are
+    # near 1.
     with np.errstate(divide="ignore"):
         total = min((high - low).sum(), (left * p.sum() / (rows @ p)).min())
         most = np.minimum(high, low + (left[:, None] / rows).min(axis=0))

@@ -66,7 +66,7 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 
     If n_j of n answers are j, the estimate for value j is (n_j - n Q)/(P - Q). If a_j clients hold j, the
     variance of the estimate is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²``. For small a_j, the
-    variance is about n c with c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .023 for ε = 1 / 2 / 4.
+    variance is about n c with c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .022 for ε = 1 / 2 / 4.
 
     Parameters
     ----------
@@ -99,12 +99,12 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 
 
 def coin_privacy(rates: npt.ArrayLike) -> float:
-    """Return the ε of a yes-or-no answer that depends on a client's value; inf if it rules out a value.
+    """Return the ε of a yes-or-no answer about a client's value; inf if an answer excludes a value.
 
     Parameters
     ----------
     rates : array_like, shape (G,)
-        The probability in [0, 1] with which a client that holds each value answers yes.
+        Entry j: the probability, in [0, 1], with which a client that holds the value j answers yes.
     """
     chances = np.asarray(rates, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -12,7 +12,7 @@ from .streams import generator
 WIDTH = 256
 """D, the number of entries of a sketch. The error of a cosine between two sketches is about 1/sqrt(D)."""
 LONGEST = 64 * WIDTH
-"""The largest number of entries of a chunk."""
+"""The largest number of entries of a chunk. Long vectors are divided into chunks."""
 
 
 def of_chunk(chunks: NDArray[Any], number: int) -> Floats:

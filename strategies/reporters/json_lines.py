@@ -21,8 +21,8 @@ class JSONLines(Reporter):
     """Writes all rounds of a run to one file, and reads them back.
 
     Each line is an object with a ``type``: ``run`` (the settings), ``round``, ``resume``, ``end`` or
-    ``error``. A line ``round`` has the entries of this round's line in the app's history (see
-    `server.history`), and ``metrics``, ``train_metrics``, ``client_metrics`` and ``group_metrics``. A resume
+    ``error``. A line ``round`` has ``metrics``, ``train_metrics``, ``client_metrics`` and ``group_metrics``.
+    From round 1 on, the line also has the entries of `round_line`, which `server.history` describes. A resume
     removes the lines of the rounds that are trained again.
 
     Parameters

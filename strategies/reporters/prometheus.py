@@ -40,8 +40,8 @@ _GAUGES = {
 class Prometheus(Reporter):
     """Serves ``http://ADDRESS:PORT/metrics`` while the run goes on. All names begin with ``cohort_``.
 
-    There are counters of rounds, seconds, selected clients, failures, clipped clients and bytes, which count
-    since this process started, and gauges of the last round. ``cohort_evaluation`` has the metrics of
+    The counters (rounds, seconds, selected clients, failures, clipped clients, bytes) begin at 0 when the run
+    begins or resumes. The gauges show the last round. ``cohort_evaluation`` has the metrics of
     ``evaluate_fn``, with the label ``metric``. ``cohort_group`` has the metrics of groups, with the labels
     ``group`` and ``metric``.
 

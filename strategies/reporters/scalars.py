@@ -29,7 +29,8 @@ def scalars(report: RoundReport) -> dict[str, float]:
     group/NAME    the metrics of ``clients``, averaged in each group
     round         ``seconds``; numbers of clients: ``available``, ``selected``, ``responded``, ``failed``,
                   ``clipped``, ``quarantined``, ``silent``; ``skipped`` is 1 if the round was skipped; of
-                  buffered rounds: ``staleness`` (the mean of the used updates), ``stale`` (rejected updates)
+                  buffered rounds: ``staleness`` (the mean of the used updates), ``stale`` (the number of
+                  updates that were too stale to be used)
     participation ``never_drawn``: the share of the registered clients that were never drawn;
                   ``most_draws``: the draws of the client that was drawn most often
     traffic       the messages and bytes of the round

@@ -324,7 +324,7 @@ class Model:
             return np.array([self._sum_of_squares(row) for row in rows])
         whole = rows.shape[1] // _COLUMNS * _COLUMNS
         columns = rows[:, :whole].reshape(len(rows), -1, _COLUMNS)  # a view
-        # The argument dtype=np.float64 of `sum` would give the same squares, and take longer.
+        # The argument dtype=np.float64 of `sum` would give the same sums, and take longer.
         squares: Floats = np.einsum("rij,rij->rj", columns, columns).astype(np.float64).sum(axis=1)
         rest = rows[:, whole:]
         if rest.shape[1]:

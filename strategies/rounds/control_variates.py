@@ -108,7 +108,8 @@ class ClientVariates(ABC):
         clients : array_like of int, shape (S,)
             The clients that replied.
         updates : iterable of (int, mapping of str to array)
-            Pairs (client, w_m - w_t), in the order of ``clients``. They are read one after another.
+            Pairs (client, w_m - w_t), in the order of ``clients``. They are read one after another. If the
+            guard clipped an update, the pair holds the result of `Model.clipped`.
         steps : array_like, shape (S,)
             The number of local steps of each client; NaN = unknown. Only SCAFFOLD needs it.
         learning_rate : float

@@ -258,9 +258,9 @@ class RoundLogic:
             The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
             before the selection. Default: the selector needs no poll.
         whole : Opened, optional
-            The whole buffered round, if ``opened`` has only its idle clients. The guard then computes a
-            client's share of the draws among all selectable clients of ``whole``, idle or busy (default:
-            ``opened``).
+            Of a buffered round: the round with all its selectable clients, if ``opened`` has only the idle
+            ones. The guard then computes a client's share of the draws among the selectable clients of
+            ``whole``, idle or busy (default: ``opened``).
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -276,7 +276,7 @@ class RoundLogic:
             draw=opened.draw,
         )
         if self.guard is not None and self._bounds_draws:
-            shares = selection.weights / selection.importance  # each client's share of the available data
+            shares = selection.weights / selection.importance  # λ_m among the clients of ``opened``
             if whole is not None:
                 shares = self.selector.shares_of(
                     selection.clients, available=whole.available, unavailable=whole.unavailable
@@ -339,8 +339,8 @@ class RoundLogic:
 
         One pass decodes the replies in groups, examines each reply, and adds its update to the sum. If a
         reply cannot be used or an update is clipped, a second pass computes the sum again. Diversities need
-        one more pass, and so do variates. Every sum is in selection order, so that a resumed run repeats it
-        bit for bit.
+        one or two further passes, and so do variates. Every sum is in selection order, so that a resumed run
+        repeats it bit for bit.
 
         Parameters
         ----------

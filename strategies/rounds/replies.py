@@ -129,7 +129,11 @@ class SpeculativeSum:
         return dict(zip(updates, norms, strict=True))
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``; the first call returns the sum of `examine` if its terms agree."""
+        """Return the sum over ``updates``.
+
+        The first call returns the sum that `examine` computed, if that sum is over the same updates with the
+        same coefficients.
+        """
         total, self._total = self._total, None
         if (
             total is not None

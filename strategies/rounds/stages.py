@@ -111,7 +111,8 @@ class Outcome:
     arrays : dict of str to array, or None
         w_t + Δ, in arrays that the caller may change; None in a skipped round.
     record : RoundRecord
-        The record of the round without ``seconds``; `closed` completes it.
+        The record of the round, without what only the caller knows, such as ``seconds``; `closed` completes
+        the record.
     """
 
     arrays: Arrays | None
@@ -124,7 +125,7 @@ class Outcome:
 
         The weights of these clients are in ``record.weights`` at the same positions. If the guard clipped an
         update, w_m is moved towards w_t. Otherwise w_m is the mapping in the client's reply, and not a copy.
-        Baselines are not subtracted.
+        The baseline of a client (`ClientVariates`) is not subtracted from w_m.
         """
         for position, update in self._updates.items():
             model: Mapping[str, NDArray[Any]] | None = update.sent

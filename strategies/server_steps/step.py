@@ -190,7 +190,9 @@ class ServerStep:
         Returns
         -------
         Step
-            The new model. If its arrays are None, the strategy's memory has not changed either.
+            The new model. If its arrays are None, momentum, moments and clipping norm have not changed either
+            (`strategy_state.values`). The state of an accountant, or of a strategy with a method
+            `state_dict`, may have changed.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply

@@ -16,7 +16,8 @@ from ...selectors import Selection
 from ..stages import Opened
 
 TRIES = 20
-"""After this many empty selections in a row, the free places stay free until the next arrival."""
+"""After this many empty selections in a row, the free places stay free until a client replies or loses its
+place."""
 
 
 _COUNTS = 2
@@ -35,12 +36,14 @@ class State(IntEnum):
 
 @dataclass
 class _Drawn:
-    """A drawn client, and the sums over its draws since its last update was used."""
+    """A drawn client, and its sums over the selections since its last update was used."""
 
     count: int  # how often it was drawn while it was idle
     probability: float  # of its first draw, among the idle clients
-    importance: float  # the sum of n W (budget times importance) over its draws, and of n while it was busy
-    weight: float  # its credit
+    # The sum over the selections, each with a budget n: n W if the selection drew the client with the
+    # importance W, and n if the client was busy.
+    importance: float
+    weight: float  # the sum of its credits, see `Buffer`
     state: State = State.WAITING
     version: int = 0  # the round in which it was asked; 0: not asked yet
 
@@ -48,7 +51,7 @@ class _Drawn:
 class Buffer:
     """Decides which clients buffered rounds ask, and computes the weights of their updates.
 
-    Let λ_m be the target shares of the available clients, and Λ their sum over the idle clients.
+    Let λ_m be the target shares of the selectable clients, and Λ their sum over the idle clients.
 
     **Weights.** When n places are free, the selector draws among the idle clients with a budget of n.
 
@@ -59,16 +62,16 @@ class Buffer:
     A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``, where τ_m is the
     staleness, N the number of draws so far (the sum of n), and A how many times clients were asked so far. So
     without the staleness factor, the weights of a step have the sum 1 on average. If replies are missing or
-    rejected, `Selector.finalize` multiplies by S/S'. This is nearly unbiased if all clients fail equally
-    often: the last reply of a round is always an arrival, so failed clients have collected a little more
-    credit than clients that arrived. If a quarter of the trainings fail, the sum of the weights is 0.98 on
-    average, and the shares of clients are up to 6 % off.
+    rejected, `Selector.finalize` multiplies the weights of the S' usable updates by S/S'. This is nearly
+    unbiased if all clients fail equally often: the last reply of a round is always an arrival, so failed
+    clients have collected a little more credit than clients that arrived. If a quarter of the trainings fail,
+    the sum of the weights is 0.98 on average, and the shares of clients are up to 6 % off.
     ``Selection.importance`` is computed in the same way from the importance in each draw.
 
     **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would
     have too small a share of the aggregate, since they are idle at fewer of the draws. Let u_m be fixed
     updates. A selector that is unbiased in every round has E[Σ v_m u_m] = Σ λ_m/Λ u_m over the idle clients.
-    So over all available clients, each selection gives E[Σ credit_m u_m] = n Σ λ_m u_m. Since n and the busy
+    So over all selectable clients, each selection gives E[Σ credit_m u_m] = n Σ λ_m u_m. Since n and the busy
     clients are known before the selection, the sum over the selections of Σ credit_m u_m - n Σ λ_m u_m is a
     martingale. By optional stopping, its mean is 0 at the end of every round, even if durations depend on the
     clients and on u. The credits of updates that have not arrived are missing, but their sum does not grow
@@ -84,9 +87,9 @@ class Buffer:
 
     **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
     first buffers before any norm or direction is known. So the first round of a run ends only after C
-    arrivals, if C is more than K. And in t rounds with R available clients, at most 2 + 2 K t/R arrivals of a
-    client count towards K. The other arrivals are used in the step of their round. With
-    ``mode.count_busy=False``, every K arrivals end a round, as in FedBuff.
+    arrivals (C is `Buffered.concurrency`), if C is more than K. And in t rounds with R selectable clients, at
+    most 2 + 2 K t/R arrivals of a client count towards K. The other arrivals are used in the step of their
+    round. With ``mode.count_busy=False``, every K arrivals end a round, as in FedBuff.
 
     **Each client is used at most once in a round.** While its update waits in the buffer, or after it has
     failed, it counts as busy until the round ends. So memory is bounded by the number of clients that were
@@ -115,7 +118,7 @@ class Buffer:
         self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
         self._ended: list[int] = []  # the clients whose training has ended in this round, in order
         self._round, self._draws_in_round = 0, 0
-        self._available = 0  # how many clients were available at the last draw
+        self._available = 0  # how many clients were selectable at the last draw
         self._counted: set[int] = set()  # the clients in `_ended` whose arrivals count
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
@@ -141,7 +144,7 @@ class Buffer:
             ``draw`` numbers the selections of this round, so that no two selections use the same random
             numbers.
         shares : callable
-            Returns λ (n,) of clients (n,), as shares of all available clients.
+            Returns λ (n,) of clients (n,), as shares of all selectable clients.
         """
         asked: list[int] = []
         tries = 0
@@ -173,7 +176,7 @@ class Buffer:
         return asked
 
     def _idle(self, opened: Opened) -> Opened | None:
-        """Return the round as if only its idle clients were available; None if no client is idle."""
+        """Return the round as if only its idle clients were selectable; None if no client is idle."""
         busy = np.sort(np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn)))
         if opened.available is None:
             away = np.empty(0, dtype=np.int64) if opened.unavailable is None else opened.unavailable

@@ -17,7 +17,8 @@ _KEPT = 4
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
-"""The weight of an update falls by a factor of e for every three rounds between the two models."""
+"""When an update is compared with another client's update, the other update's weight falls by a factor of e
+for every three rounds between the models from which the two were trained."""
 
 
 class VersionedDirections:

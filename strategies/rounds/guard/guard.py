@@ -84,8 +84,8 @@ class Guard:
     -4/sqrt(D) is multiplied by `Agreements.deviations`, since averages vary less than single cosines.
 
     A standard deviation above 0.23 is replaced by 0.23. Early in a run, liars may be a large part of the
-    known clients, and would inflate the standard deviation. It is kept if its replacement would put more than
-    n/4 + 1 of the n known clients too far below the centre.
+    known clients, and would inflate the standard deviation. The larger value is kept if 0.23 would put more
+    than n/4 + 1 of the n known clients too far below the centre.
 
     Cosines are never below -1, so models with at most 16 parameters are not judged by direction, except in
     buffered rounds. docs/security.md ("Not promised") lists the false updates that the guard does not notice.
@@ -93,9 +93,10 @@ class Guard:
     **Draws.** Biased selectors that learn from clients, such as `pow-d` and `oort`, may draw a client more
     often because of a lie. With such a selector, a client rests for some rounds when it was drawn more often
     than `draws` times its fair number (`RoundLogic.open`). The fair number in a round is the number of
-    selected clients (in a buffered round: K), times the client's share of the data of all n selectable
-    clients. A share below 1/n counts as 1/n. No client rests if more than half of the clients would rest, or
-    if fewer than K clients, or fewer than the quorum, would be left.
+    selected clients (in a buffered round: K, the number of arrivals that end it), times the client's share of
+    the data of all n selectable clients. A share below 1/n counts as 1/n. No client rests if more than half
+    of the available clients that are not quarantined would rest, or if fewer clients would be left than the
+    budget K(t) or the quorum.
 
     **Offences.** A reply is an offence if
 
@@ -122,8 +123,9 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
-    100 clients, 600 rounds, 6 seeds): at most 0.35 % of the updates are clipped, no client is quarantined.
+    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (100 clients,
+    600 rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10): at
+    most 0.35 % of the updates are clipped, no client is quarantined.
     On softmax regression with labels by Dirichlet(0.1 to 0.5), up to three clients in a hundred are
     quarantined, and the accuracy is the same as without a guard.
 
@@ -326,7 +328,7 @@ class Guard:
         return int(self._quarantined_until[client])
 
     def count_draws(self, round: int, clients: Ints, expected: Floats) -> None:
-        """Remember which clients were drawn in a round. Call this once per round.
+        """Remember which clients a selection drew. Call this once for each selection.
 
         Parameters
         ----------
@@ -437,9 +439,10 @@ class Guard:
         return opposed
 
     def _untrue_offences(self, clients: Ints, untrue: Bools, replied: Bools, *, polled: bool) -> Bools:
-        """Return (S,) whether each untrue number is an offence: not if half of the newest replies hold one.
+        """Return (S,) whether each untrue number is an offence.
 
-        ``untrue`` (S,) says which clients sent a number that cannot be true; ``replied`` (S,), which replied.
+        None is an offence if at least half of the newest replies hold an untrue number. ``untrue`` (S,) says
+        which clients sent a number that cannot be true; ``replied`` (S,), which replied.
         """
         new = untrue[replied][np.argsort(clients[replied])].astype(np.int8)
         newest = np.concatenate([self._untrue[int(polled)], new])[-max(_FEW_REPLIES, new.size) :]

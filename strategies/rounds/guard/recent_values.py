@@ -1,4 +1,4 @@
-"""Remembers recent values and directions of clients, with which the guard compares new replies."""
+"""Remembers the recent norms, losses and other values of clients, with which the guard compares new ones."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class RecentValues:
         kind : str
             One of `KINDS`.
         others : Window
-            The result of `of_others` for the clients of the new values. If there is not enough room, its
-            oldest values are dropped.
+            The result of `of_others` for the clients of the new values. If there is not enough room, the
+            oldest values of ``others`` are dropped.
         new : Window
             The new values in any order. If there are more than ``window`` of them, only values with evenly
             spaced ranks are remembered.

@@ -42,7 +42,7 @@ class Patience:
 
     `RoundLogic.open` ignores these quarantines if they would leave out too many clients at once.
 
-    The computation for a message to S clients is O(S).
+    The computation for a message to S clients is O(S + Q log Q), where Q clients were ever quarantined.
 
     Parameters
     ----------

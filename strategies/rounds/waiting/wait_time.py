@@ -90,8 +90,8 @@ class Wait:
       If the client has not answered this kind of message before, ``expected`` is the 0.8 quantile of all
       times.
     - ``factor`` is 2 for a client that was silent lately, and 3 for any other client.
-    - The wait is doubled while most of the n clients have not answered. It is also doubled `Pace.back_off`
-      times: once for each of the last exchanges in a row in which most clients did not answer.
+    - ``factor`` is doubled while most of the n clients have not answered. It is also doubled once for each of
+      the last exchanges in a row in which most clients did not answer (`Pace.back_off`).
 
     While fewer than min(n/2, 64) times are known (see `Pace.usual`), the wait for a client whose own time is
     unknown lasts until the limit.
