@@ -272,7 +272,7 @@ def half_precision(
     """Measure what half precision on the wire costs in accuracy."""
     from benchmarks.half_precision import TASKS, run
 
-    names = _names("task", tasks, TASKS)
+    names = _names("tasks", tasks, TASKS)
     run(names, seeds, data, as_json)
 
 
@@ -398,7 +398,7 @@ def throughput(
     from benchmarks.throughput.report import run
     from benchmarks.throughput.workloads import WORKLOADS
 
-    names = _names("engine", engines, ENGINES) if engines else list(ENGINES)
+    names = _names("engines", engines, ENGINES) if engines else list(ENGINES)
     if workload not in (*WORKLOADS, "all"):
         _fail(f"workload = {workload!r}: must be one of {', '.join(WORKLOADS)}, all")
     if data is not None and not data.is_file():
@@ -462,6 +462,8 @@ def disturbed(
     """Measure what failures, liars and killed servers cost."""
     from benchmarks.disturbed import run
 
+    if kills >= rounds:
+        _fail(f"kills = {kills}: must be less than the number of rounds, {rounds}")
     run(rounds, range(first_seed, first_seed + seeds), clients, kills, selector, as_json)
 
 

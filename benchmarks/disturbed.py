@@ -118,7 +118,7 @@ def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list
 
 def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
     """Run the federation of the honest clients in this process, and return the lines of its history."""
-    honest = [m for m in range(clients) if not faulty.lies(m, clients)]
+    honest = [m for m in range(clients) if not faulty.lies(m)]
     config = {**default_config(app_folder()), **config, "num-clients": len(honest)}
     nodes = ({"partition-id": m, "num-partitions": clients} for m in honest)
     grid = InProcessGrid(client_app, nodes, run_config=config)
@@ -162,7 +162,7 @@ def measure(
     """
     rows = []
     app = faulty_app(folder / "app")
-    liars = {f"client-{m:02d}" for m in range(clients) if faulty.lies(m, clients)}
+    liars = {f"client-{m:02d}" for m in range(clients) if faulty.lies(m)}
     for seed in seeds:
         with LocalCluster(folder / f"cluster-{seed}", clients, app=app) as cluster:
             began = time.monotonic()

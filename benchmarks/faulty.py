@@ -21,7 +21,7 @@ LIE = 100.0  # factor by which liars multiply their losses and sizes, see `_lie`
 _LIES = ("flip", "garbage")
 
 
-def lies(partition: int, num_partitions: int) -> bool:
+def lies(partition: int) -> bool:
     """Return whether a client lies. Every tenth client does, regardless of its data."""
     every = round(1 / LYING)
     return partition % every == every // 2
@@ -41,7 +41,7 @@ class FaultyApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message as the honest ClientApp does, or fail, or lie."""
         partition = int(str(context.node_config["partition-id"]))
-        liar = lies(partition, int(str(context.node_config["num-partitions"])))
+        liar = lies(partition)
         kind = _LIES[partition // 10 % len(_LIES)] if liar else ""
         trains = message.metadata.message_type == MessageType.TRAIN
         if trains and not liar:

@@ -1,5 +1,6 @@
 """Reads the file of a device's own samples. Imports no Flower, since `cohort client join` calls it."""
 
+import zlib
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -28,7 +29,7 @@ def read_data_file(path: Path) -> tuple[Dataset, str | int | None]:
         raise ValueError(f"data = {path}: must be an .npz with inputs and labels: {why}") from error
     except KeyError as error:
         raise ValueError(f"data = {path}: must be an .npz with inputs and labels: {error.args[0]}") from error
-    except (ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+    except (ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
         # NumPy's own message advises to allow pickles, which could run code
         raise ValueError(f"data = {path}: must be an .npz with inputs and labels, without objects") from error
     if inputs.ndim != 2 or len(inputs) == 0 or inputs.dtype.kind not in "fiu":

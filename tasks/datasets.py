@@ -255,7 +255,7 @@ def _from_npz(path: Path, description: Description) -> Halves:
         with np.load(path, allow_pickle=False) as arrays:  # a pickle could run code
             halves = [(arrays[f"x_{half}"], arrays[f"y_{half}"]) for half in ("train", "test")]
             users = [arrays.get(f"users_{half}") for half in ("train", "test")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except (*_DAMAGED, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"data-dir: {path} must be an .npz with x_train, y_train, x_test and y_test: {error}"
         ) from error
@@ -294,7 +294,7 @@ def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
         start = 4 + 4 * content[3]
         shape = np.frombuffer(content[4:start], ">u4")
         return np.frombuffer(content, np.uint8, offset=start).reshape(tuple(shape.tolist()))
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (*_DAMAGED, OSError, ValueError, IndexError) as error:
         raise ValueError(f"data-dir: {path} must be in the IDX format: {error}") from error
 
 

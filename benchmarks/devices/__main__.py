@@ -5,4 +5,4 @@ import sys
 from benchmarks.command import bench
 
 if __name__ == "__main__":
-    bench(["devices", *sys.argv[1:]], prog_name="python -m benchmarks.devices")
+    bench(["devices", *sys.argv[1:]], prog_name="python -m benchmarks")

@@ -254,9 +254,9 @@ def _has_data(result: Recorded, data: Path | None) -> bool:
 def _agree(one: Value, other: Value, tolerance: float) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return one == other or abs(one - other) <= tolerance
-    # At least one is not a number. With another machine's rounding, a seed may reach a goal that it did not
-    # reach in the record, or the other way round.
-    return one == other or tolerance > 0
+    # With another machine's rounding, a seed may reach a goal that it did not reach in the record, or the
+    # other way round: one of the two is then a text. None stands for a cell that is missing.
+    return one == other or (tolerance > 0 and None not in (one, other))
 
 
 def _tolerance(result: Recorded, cell: Cell, value: Value) -> float:

@@ -97,8 +97,10 @@ class Worker:
     def awake(self) -> Iterator[None]:
         """Let the engine's processes run (SIGCONT) within the `with` block."""
         processes.send(self.pid, signal.SIGCONT)
-        yield
-        processes.send(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            processes.send(self.pid, signal.SIGSTOP)
 
     def run(self, rounds: int) -> float:
         """Run `rounds` rounds, and return the seconds that they took."""

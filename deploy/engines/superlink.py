@@ -99,8 +99,8 @@ class RunningSuperLink:
                     failing_since = None
                 elif FAILS in message:
                     failing_since = failing_since or time.monotonic()
-                if UNAVAILABLE not in message and not (
-                    failing_since is not None and time.monotonic() - failing_since < PATIENCE
+                if UNAVAILABLE not in message and (
+                    FAILS not in message or time.monotonic() - failing_since >= PATIENCE
                 ):
                     raise EngineError(f"{name}: Flower refused the run: {message}")
                 time.sleep(RETRY)

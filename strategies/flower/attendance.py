@@ -98,7 +98,7 @@ class Attendance:
     # its first claim in s)
     _claimants: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
-    _unasked: set[int] = field(default_factory=set)  # nodes registered without a question, named by node id
+    _unasked: set[int] = field(default_factory=set)  # nodes whose clients were registered without a question
     _questions: StatusQuestions = field(init=False)
 
     def __post_init__(self, needs_status: bool) -> None:
@@ -266,6 +266,8 @@ class Attendance:
         if node not in self._unasked or claim is None:
             return ""
         self._unasked.discard(node)
+        if self.roster.id_of(client) != f"node-{node}":  # a registered name takes precedence
+            return ""
         free = self.roster.node_of_id(claim) is None and claim not in self._registered_names
         if not free or claim.startswith("node-"):
             return ""

@@ -94,7 +94,7 @@ class Reporters:
         names = {}
         if record is not None:
             known = {*record.selection.clients.tolist(), *record.quarantined}
-            known |= {*record.failures, *record.clipped}
+            known |= {*record.failures, *record.clipped, *record.in_flight}
             names = {client: printable(name_of(client), LONGEST_NAME) for client in sorted(known)}
         report = RoundReport(
             number,

@@ -196,7 +196,7 @@ class ServerStep:
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply
-        remembered = strategy_state.values(self.strategy)
+        before = strategy_state.remembered(self.strategy)
         asked = Asked(self.strategy, self.base)
         if self.view is View.AGGREGATE:
             stepped = asked.step(round, [asked.reply(messages[0], aggregate)])
@@ -213,7 +213,7 @@ class ServerStep:
                 )
         moved = None if stepped is None else _as_types_of(arrays, stepped)
         if moved is None:
-            strategy_state.restore(self.strategy, remembered)
+            strategy_state.restore(self.strategy, before)
             return Step(None, f"the step of {_name(self.strategy)} is not finite")
         return Step(moved)
 

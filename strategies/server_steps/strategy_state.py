@@ -11,7 +11,7 @@ resumed run draws new noise.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.serverapp import strategy as flower
@@ -20,6 +20,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+
+class Remembered(NamedTuple):
+    """What a Flower strategy remembered before a step, without the accountant."""
+
+    values: dict[str, Any]
+    """By attribute, see `values`."""
+    own: dict[str, NDArray[Any]] | None
+    """What the strategy's method `state_dict` returned; None if it has no such method."""
+
+
+def remembered(strategy: Any) -> Remembered:
+    """Return what a strategy remembers now, for `restore`."""
+    own = strategy.state_dict() if _has_own_state(strategy) else None
+    return Remembered(values(strategy), own and {name: np.array(array) for name, array in own.items()})
+
+
+def restore(strategy: Any, before: Remembered) -> None:
+    """Let a strategy remember what it remembered before a step.
+
+    The values are not copies, because a step replaces these objects and does not change them.
+    """
+    for name, value in before.values.items():
+        setattr(strategy, name, value)
+    if before.own is not None:
+        strategy.load_state_dict(before.own)
 
 
 def values(strategy: Any) -> dict[str, Any]:
@@ -35,15 +61,6 @@ def values(strategy: Any) -> dict[str, Any]:
     return {name: getattr(strategy, name) for name in names}
 
 
-def restore(strategy: Any, remembered: Mapping[str, Any]) -> None:
-    """Set the attributes to the values that `values` returned before a step.
-
-    No copy is needed, because a step replaces these objects and does not change them.
-    """
-    for name, value in remembered.items():
-        setattr(strategy, name, value)
-
-
 def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
     """Return copies of everything that a strategy remembers, as arrays by name."""
     state = {"server_strategy": _text(type(strategy).__name__)}
@@ -57,7 +74,7 @@ def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
     accountant = getattr(strategy, "accountant", None)
     if accountant is not None:
         state["accountant"] = _text(json.dumps(accountant.state_dict()))
-    if hasattr(strategy, "state_dict"):
+    if _has_own_state(strategy):
         state |= {f"own/{name}": np.array(array) for name, array in strategy.state_dict().items()}
     return state
 
@@ -73,17 +90,17 @@ def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
     saved = np.asarray(state.get("server_strategy", np.empty(0, np.uint8))).tobytes().decode()
     if saved != type(strategy).__name__:
         raise ValueError(f"state['server_strategy'] = {saved!r}: must be {type(strategy).__name__!r}")
-    remembered = values(strategy)
+    names = values(strategy)
     accountant = getattr(strategy, "accountant", None)
-    known = {"server_strategy", *remembered}
+    known = {"server_strategy", *names}
     known |= {"accountant"} if accountant is not None else set()
-    known |= {"own"} if hasattr(strategy, "load_state_dict") else set()
+    known |= {"own"} if _has_own_state(strategy) else set()
     for key in state:
         if key.split("/")[0] not in known:
             raise ValueError(f"state has {key!r}: must be one of {', '.join(sorted(known))}")
     if accountant is not None:
         accountant.load_state_dict(json.loads(np.asarray(state["accountant"]).tobytes()))
-    for name in remembered:
+    for name in names:
         parts = _below(state, name)
         if name == "momentum_vector":
             value: Any = [parts[str(i)] for i in range(len(parts))] or None
@@ -92,6 +109,10 @@ def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
         setattr(strategy, name, value)
     if "own" in known:
         strategy.load_state_dict(_below(state, "own"))
+
+
+def _has_own_state(strategy: Any) -> bool:
+    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
 
 
 def _text(text: str) -> NDArray[Any]:
