@@ -206,8 +206,8 @@ class FLICSSelector(GroupSelector):
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
 
-        ŝ_j counts only clients that responded. So, unlike `Selector.finalize`, this also corrects for groups
-        whose clients fail more often than others.
+        ŝ_j counts only clients that responded. So, unlike those of `Selector.finalize`, these weights also
+        correct for groups whose clients fail more often than others.
         """
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
