@@ -248,7 +248,7 @@ class FLICSSelector(GroupSelector):
         return {key: self._per_group(key) for key in ("participants", "rounds", "energy_spent")} | changes
 
     def _per_group(self, key: str) -> Any:
-        """Return a copy (G,) of an array of the state. It is 0 for groups newer than the array."""
+        """Return a copy (G,) of an array of the state, with 0 for groups that are newer than the array."""
         array = self._array(key)
         return np.pad(array, (0, self._num_groups() - array.size))
 
