@@ -71,8 +71,9 @@ class Experiment:
         experiment is described.
     run : Callable
         ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the
-        seed and the data file alone. If `run` has a parameter ``quick``, ``quick=True`` runs a small form of
-        the experiment, which takes at most about a minute. `run` must be picklable.
+        seed and the data file alone, apart from measured times. If `run` has a parameter ``quick``,
+        ``quick=True`` runs a small form of the experiment, which takes at most about a minute. `run` must be
+        picklable.
     seeds : int
         Number of seeds, 0 to `seeds` - 1, unless a command names another number. A table shows the number.
     known : Mapping[Cell, str]
