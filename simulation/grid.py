@@ -92,7 +92,7 @@ class InProcessGrid(Grid):
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
     reply is available at once. The reply is Flower's error 3 if the message is not handled within its ttl.
-    Each push of a message also replaces by error 3 the replies whose ttl has passed and that were not pulled.
+    If the ttl passes before the reply is pulled, the next push of messages replaces the reply by error 3.
     If the node of a message has left, the reply is the SuperLink's error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided

@@ -1,7 +1,9 @@
 """The experiments of papers, and experiments about this project's own methods.
 
-`cohort bench papers` runs them all. A folder holds the experiments of one paper. Each module with experiments
-lists them in ``EXPERIMENTS``.
+`cohort bench papers` runs them all, except those whose data or GPU is missing. The folders `delta`, `flics`,
+`osmd` and `power_of_choice` hold the experiments of one paper each. `forecast`, `robustness` and
+`slow_clients` are about this project's own methods. Each module with experiments lists them in
+``EXPERIMENTS``.
 """
 
 from benchmarks.experiments import slow_clients

@@ -56,8 +56,8 @@ def run_experiments(
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
-        Whether to write the data files of ``results/``, too. Seeds whose result came from other code run
-        again.
+        Whether to write the data files of ``results/``, too. If so, seeds with a result from another version
+        of the code are run again.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 
@@ -120,7 +120,7 @@ def run_experiments(
 
 
 def _where(file: str, data: Path | None) -> str:
-    """Return the help on a missing data file: its folder, and the command that makes it."""
+    """Return the help on a missing data file: where to put the file, and the command that writes it."""
     where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
     name = Path(file).stem
     if name in DESCRIPTIONS and DESCRIPTIONS[name].hub is None:

@@ -1,8 +1,9 @@
 """The regret of a sampler, and an oracle, for experiments that know every client's norm.
 
-The loss of the probabilities p in round t is ``l_t(p) = (1/K) sum_m a_m / p_m`` with ``a_m = λ_m² ||g_m||²``.
-It is the variance of the aggregate of K draws with the probabilities p, plus a constant that does not depend
-on p. The regret of round t is ``l_t(p_t) - min_q l_t(q)``, with the minimum over all probabilities q.
+The loss of the probabilities p in round t is ``l_t(p) = (1/K) sum_m a_m / p_m`` with ``a_m = λ_m² ||g_m||²``,
+where λ_m is client m's share of the data and ||g_m|| the norm of the client's update or gradient. The loss is
+the variance of the aggregate of K draws with the probabilities p, plus a constant that does not depend on p.
+The regret of round t is ``l_t(p_t) - min_q l_t(q)``, with the minimum over all probabilities q.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Oracle(ProbabilitySelector):
     """Selector with the probabilities of least variance, which knows all clients' norms of the round.
 
     Its probabilities are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1. Of all probabilities
-    that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they are those of the selector
-    `optimal` without its small floor.
+    that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they differ from the probabilities
+    of the selector `optimal` only by the small floor of `optimal`.
 
     Parameters
     ----------

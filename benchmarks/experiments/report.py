@@ -1,8 +1,8 @@
 """The definition of an experiment, and the table made from the results of its seeds.
 
-One seed of an experiment yields curves and a number for each cell (row, column) of the table. The table shows
-a cell's mean ± standard deviation over the seeds, followed in brackets by a known result to compare it with,
-if there is one. `running` runs the seeds and keeps their results. `figure` draws the curves.
+One seed of an experiment yields a number for each cell (row, column) of the table, and curves. The table
+shows a cell's mean ± standard deviation over the seeds, followed in brackets by a known result to compare it
+with, if there is one. `running` runs the seeds and keeps their results. `figure` draws the curves.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of a paper.
+    """An experiment of a paper, or about this project's own methods.
 
     Attributes
     ----------
@@ -67,11 +67,13 @@ class Experiment:
     title : str
         What the experiment measures.
     source : str
-        The section, figure or table of the paper that the experiment repeats.
+        The section, figure or table of the paper that the experiment repeats, or "no paper" and where the
+        experiment is described.
     run : Callable
-        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, a function of the seed
-        and the data file alone. If `run` has a parameter ``quick``, ``quick=True`` runs a small form of the
-        experiment, which takes at most about a minute. `run` must be picklable.
+        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the
+        seed and the data file alone, apart from measured times. If `run` has a parameter ``quick``,
+        ``quick=True`` runs a small form of the experiment, which takes at most about a minute. `run` must be
+        picklable.
     seeds : int
         Number of seeds, 0 to `seeds` - 1, unless a command names another number. A table shows the number.
     known : Mapping[Cell, str]

@@ -14,8 +14,8 @@ import numpy as np
 from strategies.numerics.arrays import Floats
 
 _PERIODS = 1000
-"""The largest allowed ratio of the longest ``finish_time`` to the shortest. Devices with a shorter one are
-repeated until the longest ends, so above this ratio their rows could fill the memory."""
+"""The largest allowed ratio of the longest ``finish_time`` to the shortest. A device with a short period
+is repeated until the longest period ends, so above this ratio its rows could fill the memory."""
 
 
 def read_fedscale_trace(path: str | Path) -> Floats:

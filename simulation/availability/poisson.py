@@ -13,7 +13,7 @@ from .base import Availability, Floats32, checked_rates
 class Poisson(Availability):
     """Each client is available with its own probability.
 
-    The number of available clients has about a Poisson distribution.
+    If all rates are small, the number of available clients has about a Poisson distribution.
 
     Parameters
     ----------

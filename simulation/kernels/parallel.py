@@ -240,7 +240,7 @@ def _work(
     data: FederatedData,
     memory: Floats32,
 ) -> None:
-    """Train the clients of each received job, until the other end of the connection closes."""
+    """Train the clients of each received job. None, or a closed connection, ends the process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()

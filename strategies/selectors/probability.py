@@ -81,10 +81,11 @@ class ProbabilitySelector(Selector):
         return self._distribution()[clients]
 
     def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
-        """Return (clients, importance W, sqrt(a) = size ||g||) of the clients whose norm is usable.
+        """Return (clients, importance W, roots) of the clients whose norm is usable.
 
-        The papers have λ instead of the size. The quotient of the two, the sum of sizes, cancels wherever two
-        roots are compared. Unlike λ, sizes do not change when clients join or leave.
+        A root is sqrt(a_m) = size_m ||g_m||. The papers have λ_m instead of the size. The quotient of the
+        two, the sum of sizes, cancels wherever two roots are compared. Unlike λ, sizes do not change when
+        clients join or leave.
         """
         clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)
         return clients, importance, self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)

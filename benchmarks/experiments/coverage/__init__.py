@@ -12,7 +12,7 @@ PAPERS: tuple[Paper, ...] = (
     delta.PAPER,
     flics.PAPER,
 )
-"""The five papers."""
+"""The four papers. The OSMD paper is listed twice: in its first and in its later version."""
 
 ALL = (*PAPERS, OTHERS)
 

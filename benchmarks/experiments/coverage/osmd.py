@@ -1,4 +1,4 @@
-"""The algorithms, figures, tables and bounds of the OSMD paper, each with what runs it and its status."""
+"""The algorithms, figures, tables and bounds of the OSMD paper, each with its status and what runs it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The selectors and experiments that are not from the papers, each with what runs it and its status."""
+"""The selectors and experiments that are not from the papers, each with its status and what runs it."""
 
 from benchmarks.experiments.coverage.row import Paper, Row
 

@@ -28,7 +28,8 @@ class Row:
     what : str
         What the item is, in a few words.
     status : Status
-        See `MEANINGS`. The status of an experiment is its verdict in docs/results.md.
+        See `MEANINGS`. docs/results.md has the verdicts on single claims of an experiment, which the status
+        sums up.
     why : str
         The reason for the status.
     experiments : tuple of str

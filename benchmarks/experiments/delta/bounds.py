@@ -170,7 +170,7 @@ def _allowed(of: Constants, c: float, small: bool) -> float:
 
 
 def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
-    """Return (f(x_0) - f*)/(c η η_L K T) + Φ/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it).
+    """Return gap/(c η η_L K T) + variance_term/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it).
 
     Parameters
     ----------

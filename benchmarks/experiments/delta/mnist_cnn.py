@@ -1,7 +1,7 @@
 """DELTA's Table 2 on MNIST with the paper's network, clients and rounds: needs a GPU.
 
 `training` has the training, the selectors and the paper's terms. The paper uses Fashion-MNIST, which was not
-available here (`other_data`); its images have MNIST's shape.
+available here (`other_data`) and whose images have the same shape as MNIST's.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ mini-batches of 32; on Fashion-MNIST (α = 0.1) and CIFAR-10 (α = 0.5), 20 of 3
 rate 0.01; on LEAF's data, a fifth of the users in each round and the rate 0.1. As in `mnist`, a client takes
 5 steps, not 5 epochs, and the selectors have their default settings.
 
-On LEAF's data, FEMNIST and CelebA, the accuracy is measured on 5000 test images of all users, not only of the
-clients. The networks:
+On LEAF's data (FEMNIST and CelebA), the accuracy is measured on 5000 test images of all users, not only of
+the clients. The networks:
 
-- **Fashion-MNIST, FEMNIST**: that of McMahan et al. 2017, two convolutions and two dense layers (LEAF's
-  network for FEMNIST has 2,048 hidden units instead of 512).
+- **Fashion-MNIST, FEMNIST**: the network of McMahan et al. 2017, with two convolutions and two dense layers
+  (LEAF's network for FEMNIST has 2,048 hidden units instead of 512).
 - **CelebA**: LEAF's network with group norm instead of batch norm.
 - **CIFAR-10**: ResNet-18 with group norm.
 """
@@ -45,7 +45,7 @@ from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 
 TESTED = 5000
-"""At most this many test images are used."""
+"""The number of test images of LEAF's data on which the accuracy is measured, at most."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Regression(NamedTuple):
 
     @property
     def step_variances(self) -> Floats:
-        """σ² (M,): the variance of a client's gradient in one local step, E||noise||², of two entries."""
+        """σ² (M,): the variance of a client's gradient in one local step, E||noise||² over two entries."""
         return 2 * self.noise**2
 
 

@@ -32,15 +32,16 @@ The paper does not say:
 - whether Cluster-based IS uses the norms of the last participation, or all norms of the current round;
 - whether clients are drawn with replacement. Here all selectors but Power-of-Choice draw with replacement; a
   client that is drawn twice trains once, and has the weight of two draws;
-- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, 4/5
-  of a client's images are of one class on average with Dir(α p), and 2/5 otherwise;
+- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, the
+  largest class has 4/5 of a client's images on average with Dir(α p), and 2/5 with α for each class;
 - whether the server or the clients apply the momentum (in the method that the paper cites, the clients).
 
 What the paper does, and this module does not:
 
 - Power-of-Choice draws its candidates "randomly from all clients"; here this is so only if sizes are equal.
-- The importance samplers make no uniform draws (here a tenth is uniform), do not divide diversities by the
-  number of local steps, and measure them from the plain mean (here `prac-delta` from the weighted mean).
+- The importance samplers make no uniform draws (here a tenth is uniform). They do not divide diversities by
+  the number of local steps. Diversities are distances from the plain mean (here, with `prac-delta`, from the
+  weighted mean).
 - FedVARP's aggregate is the plain mean of all stored updates, which the selected clients renew. Selectors
   learn from the updates (here from the updates minus the stored updates).
 - Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
@@ -306,7 +307,7 @@ def run_table(
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations. Each has its group of rows.
+    """Compare selectors as in the paper's tables, in several federations. Each federation is a group of rows.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """The bound of FLICS' Theorem 1, with its constant C, ε̂ of Lemma 4, and the covariances of eq. 7.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here.
+Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here; but G², as in the paper, is the
+bound of the squared norm of a gradient.
 
 Where the paper is silent or contradicts itself:
 
@@ -36,13 +37,14 @@ class Constants(NamedTuple):
     smoothness : float
         L.
     noise, spread, gradient : float
-        σ_L², σ_G² and G²: bounds of the variance of a gradient, of ||∇F_j - ∇f||², and of ||g||².
+        σ_L², σ_G² and G²: bounds of the variance of a stochastic gradient g, of ||∇F_j - ∇f||², and of
+        ||g||².
     local_rate, global_rate : float
         η_L and η.
     steps : int
-        T_L.
+        T_L, the number of local steps.
     shares : ndarray, shape (G,)
-        p.
+        p, the groups' weights in the objective f.
     gap : float
         f(w_0) - f(w*).
     """
@@ -82,7 +84,8 @@ class Constants(NamedTuple):
 def participation_error(estimates: Floats, final: Floats) -> float:
     """Return ε̂ = 1 + ε/r_min (Lemma 4), with ε the largest |ŝ_j(t) - s_j*| and r_min the least s_j*.
 
-    `estimates` (T, G) holds ŝ(t), and `final` (G,) holds s*.
+    `estimates` (T, G) holds ŝ(t), the groups' mean numbers of participants up to round t as FLICS counts
+    them. `final` (G,) holds s*, to which ŝ(t) converges.
     """
     return 1 + float(np.abs(estimates - final).max() / final.min())
 

@@ -58,7 +58,7 @@ def descend(
     took_part, estimates : ndarray, shape (T, G)
         See `toss`.
     rng : np.random.Generator
-        Source of the noise of the gradients, of variance σ_L² each.
+        Source of the gradients' noise. The noise of a gradient has the variance σ_L².
     rates : Rates
         η_L and η.
 

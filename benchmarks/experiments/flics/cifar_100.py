@@ -91,7 +91,7 @@ class Size(NamedTuple):
 
 
 def coarse_labels() -> Ints:
-    """Return (100,) the coarse label of each fine label."""
+    """Return the coarse label of each of the 100 fine labels."""
     of = {fine: number for number, names in enumerate(COARSE.values()) for fine in names.split()}
     return np.array([of[fine] for fine in sorted(of)])
 
@@ -105,8 +105,8 @@ def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], I
     Returns
     -------
     tuple
-        The sample indexes of each client, (M,) their groups, numbered from 0 without gaps, and (G, 20) the
-        mean distribution of each group.
+        The sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and the
+        mean distribution (G, 20) of each group over the coarse labels.
 
     Raises
     ------

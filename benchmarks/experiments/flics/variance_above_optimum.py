@@ -17,7 +17,8 @@ MEANS = np.geomspace(1, 100, NUM_GROUPS)
 """Mean number of available clients of each group. The process "trace" uses only their ratios.
 
 The paper's uniform availability always fills the quotas K p_j, which are 2 for K = 20. Here the process
-"uniform" has 1 client of the first group in every round, and 1 or 2 of the second; `table_1` fills quotas.
+"uniform" has 1 client of the first group in every round, and 1 or 2 of the second. In `table_1`, "uniform"
+fills the quotas.
 """
 SHARES = np.full(NUM_GROUPS, 1 / NUM_GROUPS)
 """The groups' weights p in the objective, which sum to 1."""
@@ -29,7 +30,8 @@ HORIZONS = (10, 50, 200, 1000, 4000)
 def variance(participation: Floats, groups: Floats) -> float:
     """Return sum_j p_j²/s_j (eq. 5), where s (G,) is `participation`: the mean rate of each group.
 
-    The sum is over the groups j with ``groups[j] > 0``. It is infinite if one of these has s_j = 0.
+    The rate of a group in a round is the expected number of its clients that take part. The sum is over the
+    groups j with ``groups[j] > 0``. It is infinite if one of these groups has s_j = 0.
     """
     served = groups > 0
     with np.errstate(divide="ignore"):

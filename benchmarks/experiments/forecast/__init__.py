@@ -1,1 +1,1 @@
-"""The experiment on the selector `forecast`, with synthetic streams of update norms."""
+"""The experiments on the selector `forecast`: mostly on synthetic streams of update norms."""

@@ -49,14 +49,20 @@ def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], n
 
 
 def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: float, noise: float) -> Stream:
-    """Draw lognormal norms with spread .3, and multiply those of a few clients by a factor."""
+    """Draw lognormal norms with spread .3, and multiply those of `few` clients by `factor`.
+
+    The norms are constant over the rounds, except for lognormal noise of spread `noise`.
+    """
     norms = rng.lognormal(0, 0.3, m)
     norms[rng.choice(m, few, replace=False)] *= factor
     return Stream(np.ones(m), norms * rng.lognormal(0, noise, (t, m)))
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Multiply Pareto(`clients`) numbers, one per client, by Pareto(`noise`) noise; exponent inf: all 1."""
+    """Multiply one Pareto number per client, with the exponent `clients`, by Pareto noise of each norm.
+
+    The exponent of the noise is `noise`. Numbers with the exponent inf are all 1.
+    """
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
     return Stream(np.ones(m), norms)

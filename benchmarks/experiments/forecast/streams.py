@@ -80,8 +80,8 @@ def noise_of(spread: float) -> MakeStream:
 def sized(power: float, noise: float, own: float) -> MakeStream:
     """Return the function that makes norms which depend on sizes.
 
-    λ ||g|| is size^power times a lognormal factor per client of spread `own` times lognormal noise of
-    spread `noise`.
+    λ ||g|| is proportional to the product of size^power, a lognormal factor per client (spread `own`), and
+    lognormal noise (spread `noise`).
     """
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:

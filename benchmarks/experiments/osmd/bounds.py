@@ -1,9 +1,10 @@
 """The bounds of the OSMD paper that can be computed: of the regret, of the gradient, and the heterogeneity ζ.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
-in its first version (v1) and its later version (v2, with Liu, Zhang, Zhou and Chen). The distance of the
-mirror descent is the negative entropy. M is the number of clients, K the number of draws a round, T the
-number of rounds, and α/M the floor of p. The loss of a round is ``l_t(p) = (1/K) sum_m a_m/p_m``.
+in its first version (v1) and its later version (v2, with Liu, Zhang, Zhou and Chen). The distance-generating
+function of the mirror descent is the negative entropy. M is the number of clients, K the number of draws a
+round, T the number of rounds, and α/M the floor of p. The loss of a round is ``l_t(p) = (1/K) sum_m a_m/p_m``
+with ``a_m = λ_m² ||g_m||²``, and ā is a bound of all a_m.
 
 v1 bounds the slope of the estimated loss by M³ā/(K²α³). A client that is drawn N_m <= K times in a round can
 exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
@@ -63,7 +64,8 @@ def intrinsic_regret(at: Setting, rate: float, variation: float, largest: Floats
 def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> float:
     """Return the term that Theorems 1 (v1) and 6 (v2) add for a comparator with probabilities below α/M.
 
-    It is 8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
+    A comparator is the sequence of probabilities q^t that the regret is measured against. The term is
+    8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
     Theorem 6 prints a further factor 1/K before the second sum, although l_t has this factor already.
 
     Parameters
@@ -73,7 +75,7 @@ def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> floa
     q : ndarray, shape (T, M)
         The comparator.
     roots : ndarray, shape (T, M)
-        sqrt(a) of all clients in each round. Where q is 0, it must be 0.
+        sqrt(a) of all clients in each round. It must be 0 where q is 0.
     """
     floor = at.alpha / at.m
     below = np.maximum(floor - q, 0).sum(axis=1)
@@ -128,8 +130,8 @@ def doubling_regret(
     at, rounds, largest, variation
         See `best_rate_regret`.
     experts : int
-        E. The paper takes eq. 14 (v1) for T rounds. The E of the last block suffices, which is at most as
-        large, because no block has more experts.
+        E. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block, which is not larger,
+        suffices, because no block has more experts than the last.
     excess : float
         C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
     """
@@ -258,8 +260,8 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
 
     The proof replaces sum 1/q_m by its bound M²/α. ζ² is ζ_1² (v1) or ζ_fix² (v2) for the best fixed
     q >= α/M, and ζ_0² or ζ_unif² for the uniform q, against which uniform sampling has no regret. Theorem 2
-    and R_0 to R_2 take the best μ and leave out the constants. With a bound of the regret as `regret`, this
-    is the bound of Theorems 4 and 9 (v2).
+    and the bounds that the paper calls R_0 to R_2 take the best μ and leave out the constants. With a bound
+    of the regret as `regret`, this is the bound of Theorems 4 and 9 (v2).
 
     Parameters
     ----------
@@ -297,7 +299,8 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     The proof replaces sum 1/q_m by its bound M²/α. For the uniform q and uniform sampling, which then has no
     regret, this is R_unif of section 4.2 with constants. With a bound of the regret as `regret`, it is the
     bound of Theorems 5 and 9. Theorem 5 leaves out the constants and the factor M G²/(K α³) of its last term
-    (eq. 47). The proofs of Theorems 4 and 5 use eq. 21, which is half of `best_rate_regret`.
+    (eq. 47), where G bounds the norm of one sample's gradient. The proofs of Theorems 4 and 5 use eq. 21,
+    which is half of `best_rate_regret`.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Compares the OSMD paper's bounds with the regret, heterogeneity and gradient on the problem of appendix F.
 
-`bounds` has the bounds, `least_squares` the problem and the training.
+`bounds` has the bounds and explains their symbols. `least_squares` has the problem and the training.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return three comparators: the best q^t above the floor, the best of all q^t, the best fixed q above it.
+    """Return three comparators: the best q^t >= `floor`, the best of all q^t, the best fixed q >= `floor`.
 
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
@@ -92,7 +92,7 @@ def _selectors(seed: int, num_rounds: int, a_max: float) -> dict[tuple[str, str]
 
 
 def _bound(name: str, at: bounds.Setting, a_max: float, track: Track, against: Comparator) -> float:
-    """Return the theorem's bound of a selector's regret against a comparator with q >= α/M."""
+    """Return the paper's bound of the regret of the selector `name` against a comparator with q >= α/M."""
     rounds, variation = len(track.roots), against.variation
     if name == "osmd":
         rate = smallest_rate(at.version, M, K, ALPHA, rounds, 0) / a_max
@@ -136,7 +136,7 @@ def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             row, at = f"{name}, {version}, σ={sigma:g}", bounds.Setting(version, M, K, ALPHA)
             if (track.roots**2).max() > a_max:
                 raise ValueError(f"{row}: an a exceeds ā, which the theorems exclude; raise MARGIN")
-            # The track has the regret against the best p of each round, whose loss is known.
+            # The selector's own loss: its regret against the best p of each round, plus the loss of this p.
             own = float(track.regret[-1] + (track.roots.sum(axis=1) ** 2).sum() / K)
             any_p = float((track.roots**2).sum()) * M / (ALPHA * K)
             for against, comparator in comparators(track.roots, ALPHA / M).items():
@@ -167,7 +167,7 @@ BATCH, STEP_SIZE = 10, 0.1
 def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
     """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at the models (W, d), and σ².
 
-    σ² is the largest variance of one sample's gradient of any client at any of the models.
+    The variance of one sample's gradient depends on the client and the model; σ² is the largest of all.
     """
     norms, means, noise = [], [], 0.0
     for w in models:
@@ -181,7 +181,7 @@ def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
 
 
 def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with several selectors, and compare the mean squared gradient, and the gap, with their bounds.
+    """Train with several selectors, and compare the mean squared gradient, and the gap of eq. 5, with bounds.
 
     If `quick`, train for a tenth of the rounds.
 
@@ -341,9 +341,10 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tuple[float, float]:
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
-    ν is the strong convexity of F, and t counts the rounds from 1. The gap is that of the mean of the models
-    before the rounds, with the weights t. The bound is 2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared
-    aggregate is l_t(p_t) for one draw; for K draws it is larger by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
+    ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the weighted mean
+    w of the models before each round, where round t has the weight t. The bound is
+    2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared aggregate is l_t(p_t) for one draw; for K draws it is
+    larger by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
     """
     n = problem.y.shape[1]
     hessians = problem.x.transpose(0, 2, 1) @ problem.x / n

@@ -115,8 +115,8 @@ class Track(NamedTuple):
         Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far, where
         l_t(p) = (1/K) sum_m a_m/p_m.
     error : ndarray, shape (T,)
-        Sum over the rounds so far of the squared distance between the aggregate and the mean over all
-        clients.
+        Sum over the rounds so far of the squared distance between the aggregate and the mean gradient or
+        update of all clients.
     roots : ndarray, shape (T, M)
         sqrt(a_m) = λ_m ||g_m|| of all clients in each round.
     models : ndarray, shape (T, d)
@@ -295,7 +295,8 @@ def train_fedavg(
 
     In each round every selected client m takes local steps v <- v - μ g_m(v), from w to v_m. Then
     w <- w - μ sum_m c_m G_m, where G_m = (w - v_m)/μ is the sum of the gradients. As in line 14, selectors
-    learn from ||G_m|| divided by the root of the number of local steps. In the tracks the norm is ||G_m||.
+    learn from ||G_m|| divided by the root of the number of local steps. `Track.regret` and `Track.roots` are
+    computed from ||G_m|| itself.
 
     The parameters are those of `train`, except that a trial's step size is the μ of the local steps. Each of
     the `local_steps` of a round has its own mini-batch, by default of one sample, as in the paper.

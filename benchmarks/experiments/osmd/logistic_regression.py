@@ -113,7 +113,7 @@ def section_g(
     num_clients, clients_per_round, num_rounds, step_size
         M, K, T and μ.
     watch : callable, optional
-        Function that is called after every `every` rounds.
+        Function that is called after every round whose number is a multiple of `every`.
     every : int
         Number of rounds between two calls of `watch`, >= 1.
 

@@ -4,14 +4,15 @@ The paper proposes the method and does not measure it, so the experiment is ours
 the same weight, and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
 `client.personal_model`::
 
-    φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   A_m = s_m diag(κ^((j-1)/(d-1) - 1)),   μ = 1
+    φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   μ = 1
+    A_m = s_m diag(κ^((j-1)/(d-1) - 1)) for j = 1, ..., d,   κ = 25
     β_m(w) = argmin_β φ_m(w, β; a'_m),   h(w) = (1/M) sum_m φ_m(w, β_m(w); a_m)
 
 On client m's training samples the loss is least at a'_m, and on its held-out samples at a_m. The client fits
 its personal model β_m(w) on the training samples. The objective h(w) is evaluated on the held-out samples.
 The personal models, the gradients and the minimum of h are known in closed form.
 
-For each client three numbers are lognormal with σ = 1.5: s_m, the scale of a'_m, and the scale of a_m - a'_m.
+Each client has three lognormal numbers with σ = 1.5: the scale of a'_m, the scale of a_m - a'_m, and s_m.
 There are T = 1000 rounds with K = 10 draws each. w starts at 0, and the step size is 0.1.
 """
 

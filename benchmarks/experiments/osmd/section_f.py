@@ -1,12 +1,13 @@
 """The synthetic experiments of the OSMD paper: appendix F, and SCAFFOLD from appendix E of the later version.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback".
-`least_squares` has the problems and the training. There are M = 100 clients of equal weight, K = 5 draws a
-round, mini-batches of 10 samples, the step size 0.1, α = 0.4, and T = 1000 rounds (not given in the paper).
+`least_squares` has the problems and the training. Unless an experiment says otherwise, there are M = 100
+clients of equal weight, K = 5 draws a round, mini-batches of 10 samples, the step size 0.1, and the floor α/M
+of all probabilities with α = 0.4. There are T = 1000 rounds; the paper does not give T.
 
 Unless a row says "printed γ", the rate γ of the experts' weights is the scale-free one, see
-`strategies.selectors.osmd.rates`. Norms that clients report before training are of gradients over all their
-samples; norms that selectors learn from are of mini-batches.
+`strategies.selectors.osmd.rates`. Before training, clients report the norms of their gradients over all their
+samples. During training, selectors learn from norms that come from mini-batches.
 """
 
 from __future__ import annotations
@@ -139,9 +140,10 @@ def _rounds(num_rounds: int, quick: bool) -> int:
 
 
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Run F.5: compare selectors with draws in proportion to the Lipschitz constants of clients' gradients.
+    """Run F.5: compare selectors with `lipschitz-is`, which draws in proportion to Lipschitz constants.
 
-    Each selector has the step size in `STEP_SIZES` of its least final loss. For the parameters see `compare`.
+    The constants are those of the clients' gradients. Each selector is trained with all `STEP_SIZES`; its
+    result is the one with the least final loss. For the parameters see `compare`.
     """
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -184,8 +186,8 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Run F.6: measure how four quantities grow over the rounds.
 
-    The four are the largest a of a round (ā), the sum of ā², the total variation of the best probabilities,
-    and the cumulative regret. For the parameters see `compare`.
+    The four are the largest a_m = λ_m² ||g_m||² of a round (ā), the sum of ā², the total variation of the
+    best probabilities, and the cumulative regret. For the parameters see `compare`.
     """
     num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}
@@ -236,7 +238,7 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.1 and Figure 1",
         run=partial(compare, make=make_f1),
         # We do not know which γ and ā the independent implementation used. With 100 times the rate, its
-        # results are nearer to those with the paper's ā ("ā fixed") than to ours.
+        # results are nearer to our row "ā fixed", which has the paper's ā, than to our row without "ā fixed".
         known=known_cells(
             {
                 "adaptive-osmd, v2": ".998; .984; .970",

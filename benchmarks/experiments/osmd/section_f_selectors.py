@@ -1,7 +1,8 @@
-"""The selectors that the experiments of `section_f` compare: their sizes, their settings, and their rows.
+"""The selectors that the experiments of `section_f` compare: their settings, and the labels of their rows.
 
 The names F.1 to F.4 are those of appendix F of the first version of Zhao, Wang, Kolar, "Adaptive Client
-Sampling in Federated Learning via Online Learning with Bandit Feedback".
+Sampling in Federated Learning via Online Learning with Bandit Feedback". a is λ² ||g||² of a client, and ā is
+the bound of all a that the learning rates depend on.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ class Maker:
         initial_norms : ndarray, shape (M,), or None
             The norms of all clients before training. Their largest a is the first value of ā. In the paper
             (appendix C.3) and in `with_fixed_a_max`, ā keeps this value; here ā rises to any larger a that is
-            seen later.
-            With None, ā is the largest a seen so far.
+            seen later. With None, ā is the largest a seen so far.
         rates : "v1" or "v2"
             The version of the paper whose learning rates are used.
         **settings

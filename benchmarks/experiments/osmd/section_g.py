@@ -49,10 +49,10 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
     """Return the rows of the table: label -> function that makes the row's selector.
 
     A selector with "asked" in its label knows all clients' norms at the initial model, over all their images.
-    In the OSMD family these norms fix ā, as in appendix C.3. All other selectors know only the data sizes
-    before training. Their ā is the largest a seen so far; with the doubling trick, the largest a of the block
-    before. Norms before training would change nothing there (`AdaptiveDoublingOSMDSelector`). `lipschitz`
-    (M,) are the constants for ``lipschitz-is``.
+    In the OSMD family these norms fix ā, as in appendix C.3. Before training, the other selectors know only
+    the data sizes; ``lipschitz-is`` also knows the constants `lipschitz` (M,). Without "asked", ā is the
+    largest a seen so far; with the doubling trick, ā is the largest a of the block before. For the doubling
+    trick in version v1, asking would change nothing (`AdaptiveDoublingOSMDSelector`).
     """
 
     def row(name: str, *, norms_known: bool = False, **settings: Any) -> MakeInformed:
@@ -195,7 +195,7 @@ def _train(
     settings: Mapping[str, Any],
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]],
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Train with every selector; return row -> (numbers (20,) of equally spaced rounds, states after these).
+    """Train with every selector; return row -> (20 equally spaced rounds, states after these rounds).
 
     The last round is one of the 20.
     """

@@ -67,7 +67,7 @@ def decaying_bound(of: Constants, iterations: Floats, least: float, largest: flo
     iterations : ndarray
         T, the number of iterations so far.
     least, largest : float
-        ρ̄ > 0 and ρ̃ (eqs. 6 and 7).
+        ρ̄ > 0, the least selection skew of all models, and ρ̃, the largest skew at the optimum (eqs. 6, 7).
 
     Returns
     -------
@@ -93,12 +93,12 @@ def fixed_bound(of: Constants, rate: float, iterations: Floats, least: float, la
     of, iterations, least, largest
         See `decaying_bound`.
     rate : float
-        η <= min(1/(2μB), 1/(4L)), B = 1 + 3ρ̄/8.
+        η > 0, at most min(1/(2μB), 1/(4L)) with B = 1 + 3ρ̄/8.
 
     Raises
     ------
     ValueError
-        If the rate is larger.
+        If the rate is out of this range.
     """
     size, mu = of.smoothness, of.convexity
     grow = 1 + 3 * least / 8
@@ -116,7 +116,7 @@ def averaging_offset(of: Constants) -> float:
 
 
 def averaging_bound(of: Constants, iterations: Floats, least: float, largest: float) -> Floats:
-    """Return the bound of E F(w_T) - F* with weights q_k and a falling learning rate (eq. 86).
+    """Return the bound of E F(w_T) - F* with fixed weights q_k and a falling learning rate (eq. 86).
 
     The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give.
 

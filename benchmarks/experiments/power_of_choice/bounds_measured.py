@@ -59,7 +59,7 @@ class Descent(NamedTuple):
 
 
 def descend(problem: Quadratic, selector: Selector, num_rounds: int, rate: Callable[[int], float]) -> Descent:
-    """Train by federated averaging from w = (1, ..., 1); `rate` gives η of each iteration, from 0 on."""
+    """Train by federated averaging from w = (1, ..., 1); `rate` gives η of iterations 0, 1, ..."""
     w, optimum, everyone = np.ones(problem.optima.shape[1]), problem.optimum, np.arange(problem.sizes.size)
     path, largest = [w], 0.0
     for round in range(num_rounds):
@@ -109,7 +109,11 @@ def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
 def _skews(
     problem: Quadratic, selector: Selector, points: Floats, samples: int, by_data: bool
 ) -> tuple[float, float]:
-    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79) over w among the `points` and over all w'."""
+    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79).
+
+    Clients are selected at the models `points`. ρ̄ is the least skew over all models at which the losses are
+    measured. ρ̃ is the largest skew with the losses at the optimum.
+    """
     shares = selection_shares(problem, selector, points, samples, by_data)
     return (
         float(smallest_skews(problem, shares).min()),
@@ -202,7 +206,7 @@ def _in_order(order: tuple[int, ...], round: int, w: float) -> int:
 
 
 def run_toy(seed: int, quick: bool = False) -> Outcome:
-    """Select one of two clients, five times: the client with the larger loss, or a random client.
+    """Select one of two clients, five times: by the larger loss, in the paper's order, or at random.
 
     The start is drawn from U(-4, -2). The quick form is the same.
     """

@@ -1,8 +1,9 @@
 """The experiments of Power-of-Choice on images: on MNIST, and on Fashion-MNIST as in the paper.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022):
-Tables 1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E and G. `mnist_training` has the data, the training
-and the paper's terms. The experiments on MNIST are shorter; only `poc-mnist-dropout` has dropout.
+Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): Tables
+1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E and G. `mnist_training` has the data, the training and the
+paper's terms. Most experiments on MNIST are shorter than those on Fashion-MNIST. Of the experiments on MNIST,
+only `poc-mnist-dropout` has dropout.
 """
 
 from __future__ import annotations

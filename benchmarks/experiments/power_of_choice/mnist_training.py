@@ -10,14 +10,14 @@ the paper                              here
 K = 100 clients, C, m = max(CK, 1)     M = 100 clients, K = `clients_per_round` of 3 (C = .03) or 10
 rand: m draws with replacement by p_k  `md`
 pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
-plain averages of the m models         the weights 1/K; of `md` N_m/K, for N_m draws of client m
+plain averages of the m models         the weights 1/K; with `md` N_m/K, for N_m draws of client m
 q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
 q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
 Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as in the
                                        text (in Hsu et al. 2019, its source, sizes are equal)
 .8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
 MLP [64, 30], with dropout             the same; on MNIST only `poc-mnist-dropout` has dropout
-ξ, drawn at random                     drawn without replacement until too few samples are left
+ξ (a mini-batch), drawn at random      drawn without replacement until too few samples are left
 τ, b, η; η halved at 150 and 300       `local_steps`, `batch_size`, `learning_rate` of the round
 t_comp                                 simulated, see `Clock`
 =====================================  ==============================================================

@@ -8,17 +8,17 @@ test samples, and a client draws the mini-batches of a round without replacement
 - **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network with LeNet's 6 and 16 filters of
   5 x 5, which the paper does not give; b = 128, τ = 64, η = 0.5, halved after 150 and 300 rounds.
 - **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
-  perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32,
-  τ = 100, η = 0.05. The tweets of an account are those in both files of LEAF, train and test; the tweets of
-  each account are split in the shares above. Appendix F prints the hidden units as [128-86, 30]; we read 128,
-  86 and 30. The paper's label of positive tweets is 0, that of `tasks.leaf` is 1.
+  perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ
+  = 100, η = 0.05. The tweets of an account are those in LEAF's training file and those in its test file; the
+  tweets of each account are split in the shares above. Appendix F prints the hidden units as [128-86, 30]; we
+  read 128, 86 and 30. The paper's label of positive tweets is 0, that of `tasks.leaf` is 1.
 - **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
   b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
   here it is the split of MNIST's size, 70,000 digits.
 
 For CIFAR-10 the paper does not give α. Here α is 2 and .3, as in the paper's experiments on Fashion-MNIST.
 The paper gives neither d nor the numbers of rounds. Here d is twice the number of selected clients, and for
-rpow-d half of all clients, as in the paper's Tables 1 and 2.
+rpow-d half of all clients, as in the paper's Tables 1 and 2. `poc-emnist-d` also has d = 60 and d = 150.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Setting:
     halved : tuple of int
         Rounds after which η is halved.
     alphas : tuple of float
-        α of the Dirichlet distribution of each group of rows; () = each client is a user.
+        One α of the Dirichlet distribution for each group of rows; () = each client is a user.
     evaluate_every : int
         Number of rounds between two measurements. T is a multiple of it.
     min_samples : int

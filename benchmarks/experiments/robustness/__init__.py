@@ -1,1 +1,1 @@
-"""Experiments of this project itself: the cost of lying clients, and of noise on reports."""
+"""Experiments about this project's own methods: the cost of lying clients, and of noise on reports."""

@@ -1,7 +1,7 @@
-"""Three lying clients of twenty against every selector: test accuracy, and how often the liars are drawn.
+"""Three lying clients of twenty against nine selectors: test accuracy, and how often the liars are drawn.
 
-The batched simulator trains softmax regression on digits with K = 5. The operator declares no data sizes. The
-clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`).
+The batched simulator trains softmax regression on digits, with K = 5 clients per round. The operator declares
+no data sizes. The clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`).
 
 The defences are the guard, the guard without its comparison of directions, no guard, and the guard with
 FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.

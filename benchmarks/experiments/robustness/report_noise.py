@@ -1,9 +1,9 @@
 """The cost of privacy: how much worse selection gets if clients add noise to the norms and losses in reports.
 
 Clients clip a norm or loss to a bound and release it by the Gaussian mechanism, as a client with the setting
-``noise-epsilon`` does. A column "ε = ..." gives the ε of one report at δ = 1e-5. In the column "clipped" the
-numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound is the 90 %
-quantile of the true norms or losses of round 1. So the noise does not shrink when the norms shrink.
+``noise-epsilon`` does. In a column "ε = ...", one report has this ε at δ = 1e-5. In the column "clipped" the
+numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound of all rounds is
+the 90 % quantile of the true norms or losses of round 1. So the noise does not shrink when the norms shrink.
 """
 
 from __future__ import annotations

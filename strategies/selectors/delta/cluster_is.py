@@ -114,7 +114,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
 
 def _boundaries(values: Floats, num_clusters: int) -> Floats:
-    """Return the smallest value of each cluster of `values` (n,) >= 0, ascending, without the lowest cluster.
+    """Return the smallest value of each cluster of `values` (n,) >= 0 but the lowest cluster, ascending.
 
     The clusters are those of Lloyd's algorithm, which starts from quantiles. The values are sorted, so one
     pass takes O(k log n) for k clusters. If there are fewer distinct values than clusters, some clusters are

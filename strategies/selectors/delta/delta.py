@@ -76,8 +76,8 @@ class DeltaSelector(ReportedSelector):
     one of the two counts as not having answered. Differences from eq. 13:
 
     - g_i is the sum of the gradients over the local steps, computed from the client's update as in section 4
-      of the paper. So both numbers also contain the drift over the steps. ζ_i is the distance divided by
-      ``local_steps``, because σ_i² is the variance of a single step.
+      of the paper. Both numbers also contain the drift of the client's model over the steps. ζ_i is the
+      distance divided by ``local_steps``, because σ_i² is the variance of a single step.
     - In the mean of g, the length of an update counts as at most ten times the median length
       (`numerics.robust.mean_weights`), so that no single client determines all distances.
     - σ_i² has the divisor n - 1 where the paper has |B| = n. So a client with a single mini-batch has no

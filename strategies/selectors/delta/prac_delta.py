@@ -34,9 +34,10 @@ class PracDeltaSelector(PracticalSelector):
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
     `delta.DeltaSelector` explains their units. Section 4 of the paper prints no such division;
     ``local_steps=1`` gives this form. With ``diversity_mean="plain"``, a client that was drawn several times
-    counts once in the mean. With FedVARP, distances are between the updates minus the remembered updates
-    (`rounds.control_variates.FedVARP`). A client that replies without a variance gets the mean of the
-    reported variances. If no client reports a variance, s_i is sqrt(α1) ζ_i.
+    counts once in the mean. With FedVARP, ζ_i is a distance between differences u_i - y_i, where u_i is the
+    update of client i, and y_i its remembered update (`rounds.control_variates.FedVARP`). A client that
+    replies without a variance gets the mean of the reported variances. If no client reports a variance, s_i
+    is sqrt(α1) ζ_i.
     """
 
     name = "prac-delta"

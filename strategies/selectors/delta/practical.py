@@ -18,10 +18,11 @@ class PracticalSelector(ImportanceSelector):
         p_i <- λ_i s_i / (sum_{j in S} λ_j s_j) * (1 - sum_{j not in S} p_j),  i in S     (eqs. 15 and 16)
 
     s_i is the score of the update of client i, in any unit. The paper has no λ in this formula. At the start
-    p = λ (the paper: 1/m, which is the same for equal λ). The state holds a level l_m for each client, 1 at
-    the start, and p ∝ λ_m l_m, so corrected sizes change p at once. A joining client gets the mean level, so
-    its p is its λ. The probability of a removed client is divided among the others in proportion to their p.
-    Selected clients without a score do not belong to S. If all scores are 0, p does not change.
+    p = λ (the paper: 1/m for m clients, which is the same for equal λ). The state holds a level l_m for each
+    client, 1 at the start, and p ∝ λ_m l_m, so corrected sizes change p at once. A joining client gets the
+    mean level, so its p is its λ. The probability of a removed client is divided among the others in
+    proportion to their p. Selected clients without a score do not belong to S. If all scores are 0, p does
+    not change.
 
     The draws come from q, which is p with the floor of `ImportanceSelector`. Scores are compared only with
     scores of the same round, so with a small K the distribution changes slowly.

@@ -42,8 +42,8 @@ class TimedSelector(StreamSelector):
     clients are unavailable, p is also divided by its sum over the available clients, which gives another
     factor of at most 4.
 
-    The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
-    The durations of the other clients are assumed to be distributed as those of all clients with known
+    The durations of a group's clients are assumed to be lognormal around the group's mean, with the learned
+    noise. The durations of the other clients are assumed to be distributed as those of all clients with known
     durations. With fewer than two known durations, p = q.
 
     The time of a round is the expected maximum of K independent draws from the learned distribution,
@@ -212,8 +212,8 @@ class TimedMultinomialSelector(TimedSelector, MultinomialSelector):
 class TimedForecastSelector(TimedSelector, ForecastSelector):
     """`forecast`, with draws that take durations into account, see `TimedSelector`.
 
-    One draw is made from each of K equal parts of the cumulated probabilities. If there are 10,000 clients or
-    more, and few are absent, the K draws are independent instead.
+    With replacement, one draw is made from each of K equal parts of the cumulated probabilities. If there are
+    10,000 clients or more, and few are absent, the K draws are independent instead.
     """
 
     name = "timed-forecast"

@@ -206,8 +206,8 @@ class FLICSSelector(GroupSelector):
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
 
-        ŝ_j counts only clients that responded. So, unlike `Selector.finalize`, this also corrects for groups
-        whose clients fail more often than others.
+        ŝ_j counts only clients that responded. So, unlike those of `Selector.finalize`, these weights also
+        correct for groups whose clients fail more often than others.
         """
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
@@ -248,7 +248,7 @@ class FLICSSelector(GroupSelector):
         return {key: self._per_group(key) for key in ("participants", "rounds", "energy_spent")} | changes
 
     def _per_group(self, key: str) -> Any:
-        """Return a copy (G,) of an array of the state. It is 0 for groups newer than the array."""
+        """Return a copy (G,) of an array of the state, with 0 for groups that are newer than the array."""
         array = self._array(key)
         return np.pad(array, (0, self._num_groups() - array.size))
 

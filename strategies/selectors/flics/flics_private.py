@@ -71,7 +71,7 @@ class FLICSPrivateSelector(Selector):
     A round has two exchanges before the server sends the model, the poll and the `invitation`::
 
         1. each available client reports its group by randomised response (ε);  â = the estimated counts
-           (Remark 5(ii) of the paper: a client reports only with a small probability)
+           (in the paper, Remark 5(ii), a client reports only with a small probability)
         2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to all these clients;
            each client accepts with the probability in r/a for its group, and answers yes or no
         3. clients that answered yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
@@ -90,11 +90,12 @@ class FLICSPrivateSelector(Selector):
         â_j of the S candidates that answered yes         variance S c
 
     The server averages the two, weighted by the inverses of their variances, and subtracts the â_j of
-    selected clients that fail later. In the p/ŝ of a round, the first estimate alone counts the participants
-    of this round (line 7 of the paper counts them), because p/ŝ is computed before clients answer. ŝ is the
-    mean over all rounds with an invitation, without the paper's β, and at least its standard error. If
-    clients randomise their reports anew in each round, p/ŝ becomes exact in the long run. With `permanent`
-    reports, a relative error of about √(c N)/N_j remains for a group of N_j among N clients.
+    selected clients that fail later. p/ŝ is computed before clients answer. So in the ŝ of a round, the first
+    estimate alone stands for the participants of this round. (In the paper, line 7 uses their actual number.)
+    ŝ is the mean over all rounds with an invitation, without the paper's β, and at least its standard error.
+    If clients randomise their reports anew in each round, p/ŝ becomes exact in the long run. With permanent
+    reports (`GroupMember.permanent`), a relative error of about √(c N)/N_j remains for a group of N_j among N
+    clients.
 
     The cost was measured with K = 20 and 10^4 clients in 10 groups; half of the clients were available. The
     table shows the variance of a group's weight in Δ, divided by its variance if the groups are known::

@@ -1,9 +1,9 @@
 """The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-r = λ ||g|| belongs to a client's update. y = r e^(-g) is r without the level that is common to all clients,
-where g is the log of this level. x is the log of the client's size divided by the median size. A visit of a
-client is a round in which the norm of its update became known. s is the mean of y over all visits of a
-client. The equations are in docs/forecast.md.
+r = λ_m ||g_m||, where g_m is an update of client m. y = r e^(-g) is r without the level that is common to all
+clients. g without an index is the log of this level. x is the log of the client's size divided by the median
+size. A visit of a client is a round in which the norm of its update became known. s is the mean of y over all
+visits of a client. The equations are in docs/forecast.md.
 """
 
 import math
@@ -110,7 +110,8 @@ def forecasts(
         h of the geometric experts, which is added to the logs of their forecasts.
     """
     tilt = prior.slope * x
-    # The share of the prior is κ/(κ + n̄). Clients are the last axis, so that NumPy's inner loops are long.
+    # The share of the prior is κ/(κ + min(n, c)) after n visits. Clients are the last axis, so that NumPy's
+    # inner loops are long.
     share = STRENGTHS[:, None] / (STRENGTHS[:, None] + np.minimum(visits, MEMORIES[:, None])[:, None])
     thetas = np.empty((2, MEMORIES.size, STRENGTHS.size, x.size))
     for out, known, guess in (

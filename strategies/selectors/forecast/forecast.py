@@ -57,21 +57,24 @@ class _Mixture(NamedTuple):
 class ForecastSelector(StreamSelector):
     """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
 
-    A client is seen if a norm of one of its updates is known; n counts its known norms, its visits. y is r
-    e^(-g), where the level g is common to all clients; each round adds the slope v to g. Each of 32 experts
-    computes a forecast θ_e from the client's own past y, and from π, the estimated mean of y for clients of
-    this size. The experts differ in memory, in how much π counts, and in the kind of mean::
+    A client is seen if a norm of one of its updates is known. n is the number of its known norms, which are
+    called its visits. y is r e^(-g), where the level g is common to all clients. Each round adds the slope v
+    to g, and then corrects g by the quotients y/θ of the last rounds. Each of 32 experts computes a forecast
+    θ_e of y from the client's own past y, and from π, the estimated mean of y for clients of this size. The
+    experts differ in memory, in how much π counts, and in the kind of mean. N_m is the number of draws of
+    client m in the round::
 
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
         w_e   <- .998 w_e / (sum of all w) + .002/32
         score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
         p     = .95 score / sum + .05 / M
 
-    φ and ν are the running means of (y/θ - 1)² over all draws, and over draws of seen clients. u is the root
-    mean square of s/π over the seen clients, divided by the mean of s/π, where s is the mean of a client's y.
-    The page docs/forecast.md derives these equations, and states what the selector can lose;
-    docs/results/forecast.md has the measurements. The importance of a draw is at most 20 times its importance
-    under uniform sampling if all clients are available, and at most 20 M/n times if n of M are.
+    With θ = sum_e w_e θ_e, φ is the running mean of (y/θ - 1)² over all draws, and ν the same mean over draws
+    of seen clients. u is the root mean square of s/π over the seen clients, divided by the mean of s/π, where
+    s is the mean of a client's y. The page docs/forecast.md derives these equations, and states what the
+    selector can lose; docs/results/forecast.md has the measurements. The importance of a draw is at most 20
+    times its importance under uniform sampling if all clients are available, and at most 20 M/A times if A of
+    the M clients are.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
@@ -90,14 +93,14 @@ class ForecastSelector(StreamSelector):
         "slots": ("clients",),  # the row of a client in the arrays of seen clients; -1: not seen
         "seen": ("rows",),  # the client of each row; there are spare rows at the end
         "visits": ("rows",),  # n
-        "means": ("rows", "memories"),  # s_c
-        "log_means": ("rows", "memories"),  # l_c
+        "means": ("rows", "memories"),  # s_c, the mean of y with memory c
+        "log_means": ("rows", "memories"),  # l_c, the mean of log y with memory c
         "scores": ("rows",),  # sum_e w_e θ_e as last computed; 0 for removed clients
         "num_seen": (),  # the number of rows in use
         "cursor": (),  # the row whose score is recomputed next
         "sums": ("classes", "terms"),  # the sums of `experts.terms` over seen, registered clients
         "log_weights": ("experts",),  # log w
-        "shifts": ("geometric",),  # h
+        "shifts": ("geometric",),  # h, added to the log forecasts of the geometric experts
         "median_size": (),  # the size with x = 0: the median at the start
         "unit": (),  # r is divided by this unit; 0 if no norm above 0 is known yet
         "level": (),  # g

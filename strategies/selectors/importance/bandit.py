@@ -7,7 +7,8 @@ from ..base import Selector
 from ..probability import ProbabilitySelector
 
 LARGEST_RATIO = 1e30
-"""Limit of sqrt(a) divided by its reference; the quotient may exceed 1 if the reference is a setting."""
+"""Limit of sqrt(a_m) = λ_m ||g_m|| divided by a reference. The quotient may exceed 1 if the reference is a
+setting or a mean over clients."""
 
 
 class BanditSelector(ProbabilitySelector):
@@ -18,7 +19,7 @@ class BanditSelector(ProbabilitySelector):
 
     state_axes = Selector.state_axes | {
         "num_rounds": (),  # T
-        "largest": (),  # the largest size times norm so far; 0 before the first norm
+        "largest": (),  # the largest size times norm so far, or from VRB's `bound`; 0 before the first norm
     }
 
     def _initial_state(self) -> dict[str, Array]:

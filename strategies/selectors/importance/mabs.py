@@ -1,4 +1,4 @@
-"""MABS: a multi-armed bandit. The clients are its arms, and a large norm at a small p is its reward.
+"""MABS: a multi-armed bandit with the clients as arms; a large norm at a small p gives a large reward.
 
 Salehi, Celis, Thiran, "Stochastic Optimization with Bandit Sampling" (2017), Algorithm 1; a baseline of the
 OSMD paper (section F.2).
@@ -18,7 +18,7 @@ from .bandit import LARGEST_RATIO, BanditSelector
 
 @dataclass(frozen=True)
 class MABSSettings(ProbabilitySettings):
-    """Settings of MABS; the defaults are the paper's."""
+    """Settings of MABS; the default of `mix` is the paper's."""
 
     mix: float = setting(0.4, low=1e-9, high=1.0, doc="η, the share of uniform sampling in p")
     mean_square: float | None = setting(

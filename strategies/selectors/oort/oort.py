@@ -59,15 +59,15 @@ class OortSelector(PlainMeanSelector):
         exploit              (1 - ε)K clients, in proportion to Util, among those with at least
                              c times the (1 - ε)K-th largest utility
         explore              εK unexplored clients
-        pacer                every W rounds: T grows by Δ if the U of the last W rounds' participants
+        pacer                every W rounds: T makes a step if the U of the last W rounds' participants
                              sum to less than those of the W rounds before
 
-    L_i is the last round in which client i replied, and D_i the client's last known duration by the server's
-    clock (`Feedback.seconds`). R and L_i count only rounds in which clients were selected. Without durations
-    there is no penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K
-    clients: after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, or infinite if there
-    are no more durations than that. So with W·K clients or fewer, no client is penalised. The setting `pace`
-    replaces W·K by a share of the clients with known durations.
+    B_i are the samples of client i, L_i the last round in which the client replied, and D_i the client's last
+    known duration by the server's clock (`Feedback.seconds`). R and L_i count only rounds in which clients
+    were selected. Without durations there is no penalty. By section 7.1 of the paper, each step of the pacer
+    moves T over the durations of W·K clients: after n steps, T is the ``(1 + n) W K``-th shortest of the
+    known durations, or infinite if there are no more durations than that. So with W·K clients or fewer, no
+    client is penalised. The setting `pace` replaces W·K by a share of the clients with known durations.
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
     sum of squares. Unexplored clients are drawn uniformly, since their speed is not known (the paper prefers
@@ -242,7 +242,7 @@ class OortSelector(PlainMeanSelector):
         return positive
 
     def _preferred(self) -> float:
-        """Return T, seconds; infinite if it covers all clients, or no duration is known."""
+        """Return T in seconds; infinite if too few durations are known for a T of its rank."""
         durations = self._array("durations")
         known = durations[np.isfinite(durations) & self._registered]
         step = self._settings.pace * known.size or self._settings.window * self._clients_per_round

@@ -17,7 +17,7 @@ from .base import ExpertsSelector
 
 @dataclass(frozen=True)
 class AdaptiveDoublingOSMDSettings(AdaptiveOSMDSettings):
-    """Settings of Adaptive-Doubling-OSMD; the defaults are the paper's, apart from γ."""
+    """Settings of Adaptive-Doubling-OSMD; the defaults are the paper's, apart from γ and the source of ā."""
 
     warm_start: bool = setting(
         True, doc="a block starts from the last distribution (False: from the initial one)"

@@ -23,7 +23,7 @@ determined before a was observed."""
 
 @dataclass(frozen=True)
 class AdaptiveOSMDSettings(ExpertsSettings):
-    """Settings of Adaptive-OSMD; the defaults are the paper's, apart from γ."""
+    """Settings of Adaptive-OSMD; the defaults are the paper's, apart from γ and the source of ā."""
 
     gamma: str = setting(
         "scale-free",

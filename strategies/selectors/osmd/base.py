@@ -18,7 +18,7 @@ from ..settings import setting
 
 @dataclass(frozen=True)
 class ExpertsSettings(AskingSettings):
-    """Settings of the whole OSMD family; the defaults are the paper's."""
+    """Settings of the whole OSMD family; the defaults are the paper's, except that ā is not asked for."""
 
     alpha: float = setting(0.4, low=1e-15, high=1.0, doc="every client keeps probability alpha / M or more")
     rates: str = setting(

@@ -13,7 +13,7 @@ from .base import ExpertsSettings
 
 @dataclass(frozen=True)
 class OSMDSettings(ExpertsSettings):
-    """Settings of OSMD; the defaults are the paper's."""
+    """Settings of OSMD; the defaults are the paper's, apart from the source of ā and β = 0."""
 
     variation: float = setting(
         0.0,

@@ -13,8 +13,9 @@ _NEVER_ANSWERED = -np.inf  # instead of a loss: the client was selected, and nev
 class LastLossSelector(PlainMeanSelector):
     """Remembers the mean loss of each client's last local training.
 
-    The loss of a client that was never selected is infinite. A client that was selected and never responded
-    has the median of the known losses: with an infinite loss it would be selected in every round.
+    The loss of a client that was never selected is infinite. It stays infinite as long as the client's
+    replies have no finite loss. A client that was selected and never responded has the median of the known
+    losses: with an infinite loss it would be selected in every round.
 
     The loss comes with the reply to a training message, so it costs no extra message. With dropout, such a
     training loss is larger than an evaluation loss, so do not compare the two.

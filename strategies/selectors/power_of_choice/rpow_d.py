@@ -9,9 +9,9 @@ from .pow_d import PowDSelector
 class RPowDSelector(LastLossSelector, PowDSelector):
     """Selects as `pow-d`, but F_k is the mean loss of client k's last local training.
 
-    F_k is infinite for clients that were never selected. No client is polled, but losses may be old: F_k
-    changes only when client k trains. So d must be much larger than for `pow-d`. In the paper's tables, and
-    by default, d is half of all clients.
+    F_k is infinite for clients that were never selected, see `LastLossSelector`. No client is polled, but
+    losses may be old: F_k changes only when client k trains. So d must be much larger than for `pow-d`. In
+    the paper's tables, and by default, d is half of all clients.
     """
 
     name = "rpow-d"

@@ -36,7 +36,7 @@ class TiFLSettings(MeanSettings):
 
 
 class TiFLSelector(PlainMeanSelector):
-    """Draws a tier with the probability of its policy, and K clients of the tier uniformly.
+    """Draws a tier by the probabilities of the `policy`, and K clients of this tier uniformly.
 
     The available clients with known durations, ordered by their mean duration, are cut into five tiers of
     equal numbers. If the drawn tier has fewer than K clients, the rest come from the faster tiers, the
