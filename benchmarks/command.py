@@ -183,7 +183,8 @@ def rounds(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each kind, in turns of three.")] = 12,
     no_stock: NoStock = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Print the CPU seconds a round of each program instead.")
+        bool,
+        typer.Option("--profile", help="Print instead how many CPU seconds each program takes in a round."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -36,8 +36,8 @@ SCENARIOS = {
     ASLEEP: f"{SLEEPING:,} clients (a tenth, if fewer) are unavailable",
     LEFT: f"{LEAVERS:,} clients (a tenth, if fewer) have left",
     WITHOUT: "K draws without replacement",
-    SYSTEMATIC: "systematic sampling with exact inclusion probabilities, while clients sleep",
-    BY_SIZE: "a start in proportion to data, while clients sleep",
+    SYSTEMATIC: "systematic sampling with exact inclusion probabilities, while clients are unavailable",
+    BY_SIZE: "a start in proportion to data, while clients are unavailable",
 }
 OF_SETTING: dict[str, dict[str, Any]] = {
     WITHOUT: {"replacement": False},

@@ -245,7 +245,9 @@ class InProcessGrid(Grid):
         """
         client = len(self._node_of)
         if self.availability is not None and client >= self.availability.num_clients:
-            raise ValueError(f"availability of {client} clients: must have one client for each node")
+            raise ValueError(
+                f"availability of {client} clients: must have at least as many as the grid has nodes"
+            )
         if handler is not None:
             return self._enter(_Node(handler, name, None, client), node_id)
         used = app or self._app

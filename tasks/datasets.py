@@ -21,11 +21,13 @@ so this data set needs the output of LEAF's scripts.
 import gzip
 import os
 import sys
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,7 @@ from . import digits, leaf
 from .federated_data import Dataset
 
 VARIABLE = "COHORT_DATA"
+_DAMAGED = (EOFError, BadZipFile, zlib.error)  # what damaged compressed files raise, besides OSError
 
 
 class Hub(NamedTuple):

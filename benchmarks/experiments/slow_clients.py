@@ -45,7 +45,8 @@ def _outcome(federation: Federation, quick: bool) -> Outcome:
 
 
 _NOTE = (
-    "6 of 60 clients are busy, or are selected in a round. All seconds are simulated. "
+    "The buffered methods keep 6 of 60 clients busy; the other methods select 6 in a round. All seconds "
+    "are simulated. "
     "`benchmarks.time_to_accuracy` describes the methods. Seconds and megabytes are those until 80, 90 and "
     "95 % of the best accuracy of any method. With 5 seeds, a 95 % interval reaches 1.24 standard "
     "deviations to each side of the mean. The clients are cut into quarters by speed; the worst quarter is "

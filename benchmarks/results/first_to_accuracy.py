@@ -62,7 +62,7 @@ def section(results: Mapping[str, Result]) -> list[str]:
     if not recorded:
         return []
     lines = ["## Which method is first", "", *_INTRO.splitlines(), ""]
-    head = ["setting", "first", "its s", *(f"`{each}`" for each in SHOWN)]
+    head = ["setting", "first", "seconds of the first", *(f"`{each}`" for each in SHOWN)]
     head += ["bias of the first", *(f"of `{each}`" for each in UNBIASED)]
     lines += [f"| {' | '.join(head)} |", "|---|---|--:|" + "---|" * len(SHOWN) + "--:|" * (1 + len(UNBIASED))]
     for name, result in recorded.items():

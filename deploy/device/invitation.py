@@ -103,7 +103,8 @@ def check_bundle(bundle: str) -> str:
     """
     if not re.fullmatch(r"[0-9a-f]{64}", bundle):
         raise ValueError(
-            f"bundle = {bundle!r}: must be a hash of 64 hexadecimal digits, as `cohort server run` prints it"
+            f"bundle = {bundle!r}: must be a hash of 64 hexadecimal digits, as `cohort server bundle` "
+            "prints it"
         )
     return bundle
 

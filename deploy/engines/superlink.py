@@ -97,12 +97,10 @@ class RunningSuperLink:
                 message = str(answer["error-message"]).strip()
                 if UNAVAILABLE in message:
                     failing_since = None
-                elif FAILS in message:
+                else:
                     failing_since = failing_since or time.monotonic()
-                if UNAVAILABLE not in message and (
-                    FAILS not in message or time.monotonic() - failing_since >= PATIENCE
-                ):
-                    raise EngineError(f"{name}: Flower refused the run: {message}")
+                    if FAILS not in message or time.monotonic() - failing_since >= PATIENCE:
+                        raise EngineError(f"{name}: Flower refused the run: {message}")
                 time.sleep(RETRY)
 
     def follow(self, run_id: str) -> SubmittedRun:

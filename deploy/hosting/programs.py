@@ -201,4 +201,6 @@ class Programs:
             program.stop()
         for program in programs:
             program.end()
+        # A ServerApp whose executor had died is in a process group of its own.
+        self._marked.kill(programs[0].grace)
         self._marked.end_watchdog(programs[0].grace)

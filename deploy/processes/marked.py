@@ -96,12 +96,16 @@ class MarkedProcesses:
             # Processes of Flower in other groups end by themselves once their parent is gone.
             wait_until(lambda: not self.pids(), grace)
         finally:
-            for pid in self.pids():
-                with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
-                    os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not self.pids(), grace)
+            self.kill(grace)
             shutil.rmtree(self._scratch, ignore_errors=True)
             self.end_watchdog(grace)
+
+    def kill(self, grace: float) -> None:
+        """Kill the marked processes, except the watchdog, and wait up to `grace` seconds for their end."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.pids(), grace)
 
     def end_watchdog(self, grace: float) -> None:
         """End the watchdog only. It is killed if it has not ended after `grace` seconds."""

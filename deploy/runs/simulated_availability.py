@@ -157,11 +157,15 @@ def _work(factors: Any, groups: Ints | None) -> Floats | None:
     except ValueError:
         numbers = np.zeros(0)
     if not (numbers.size and np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"group-factors = {factors!r}: must be numbers above 0, one a group, such as 1/1/4")
+        raise ValueError(
+            f"group-factors = {factors!r}: must be numbers above 0, one for each group, such as 1/1/4"
+        )
     if groups is None:
         return None
     if groups.max() >= numbers.size:
-        raise ValueError(f"group-factors = {factors!r}: must be {groups.max() + 1} numbers, one a group")
+        raise ValueError(
+            f"group-factors = {factors!r}: must be {groups.max() + 1} numbers, one for each group"
+        )
     found: Floats = numbers[groups]
     return found
 

@@ -99,9 +99,7 @@ def _rounds(durations: Waiting, settings: Line) -> list[str]:
     idle, missing = durations.idle, durations.missing
     name, k = str(settings["selector"]), int(settings["clients_per_round"])
     if idle >= IDLE:
-        found.append(
-            f"On average, a client that has replied waits for others for {idle:.0%} of the round's wait."
-        )
+        found.append(f"On average, {idle:.0%} of a round's wait is left when a client's reply arrives.")
         refusal = _refusal(name, k)
         if refusal:
             found.append(f"Buffered rounds would end this wait, but {refusal}.")

@@ -166,7 +166,10 @@ class RunHistory:
 
     def _check_clients(self, line: Line) -> None:
         if self.client_ids and max(line.get("clients", ()), default=-1) >= len(self.client_ids):
-            raise ValueError(f"clients holds {max(line['clients'])}, and {len(self.client_ids)} are known")
+            raise ValueError(
+                f"clients holds the index {max(line['clients'])}, but {len(self.client_ids)} clients "
+                "are known"
+            )
 
 
 def no_history(folder: Path) -> str:

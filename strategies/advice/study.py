@@ -71,13 +71,15 @@ def check_log(selector: str) -> None:
     if kind.unbiased != "round":
         why = "biased" if kind.unbiased == "none" else "unbiased only over many rounds"
         raise ValueError(
-            f"selector = {selector!r} of the run: the log cannot tell, since this selector is {why}, so its "
+            f"selector = {selector!r} of the run: no variance can be estimated from its log, since this "
+            f"selector is {why}, so its "
             "probabilities do not make up for the clients that it leaves out; use the log of an unbiased "
             f"selector, such as {BASELINE} or forecast"
         )
     if kind.part_names:
         raise ValueError(
-            f"selector = {selector!r} of the run: the log cannot tell, since each part of an update has a "
+            f"selector = {selector!r} of the run: no variance can be estimated from its log, since each "
+            "part of an update has a "
             "weight of its own, and the history has the norms of whole updates"
         )
 

@@ -337,7 +337,8 @@ class Poll:
             if self._evaluates and probes:
                 log(
                     WARNING,
-                    "The clients' app has no %s handler, so the client's error is not its fault, "
+                    "The clients' app has no %s handler, so the error in that client's log was to be "
+                    "expected, "
                     "and no other client is asked: candidates evaluate the model instead, on all of "
                     "their test data. Polling(poll_with='evaluate') evaluates from the start; a client app "
                     "that is a flwr_cohort.ReportingClientApp has the handler",

@@ -29,7 +29,7 @@ _CREDIT, _CREDIT_SHARE = 10.0, 0.05
 time since the first node was asked."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
 _NO_STATUS = (
-    "The clients' app has no query.status handler, so the client's error is not its fault, "
+    "The clients' app has no query.status handler, so the error in that client's log was to be expected, "
     "and no other client is asked. Clients are known by registered name or node id, and their sizes are "
     "learned from their replies. To report identities, sizes and groups, make the client app a "
     "flwr_cohort.ReportingClientApp; Polling(ask_status=False) asks nobody"

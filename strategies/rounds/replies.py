@@ -232,7 +232,7 @@ def examine(
             examined.failures[position] = reply.failure
             examined.at_fault += [position] * reply.sent
         elif selection.parts is not None and reply.report.num_parts != selection.parts.shape[1]:
-            examined.failures[position] = "its app does not scale the parts of an update"
+            examined.failures[position] = "the client's app does not scale the parts of an update"
         else:
             baseline = None if variates is None else variates.baseline(int(client))
             updates[position] = Update(reply.arrays or {}, baseline=baseline)

@@ -155,7 +155,7 @@ class BufferedRounds:
         for message in messages:
             message.metadata.group_id = buffered_group(version)
         names = listed([self._roster.id_of(client) for client in clients])
-        log(INFO, "Asked in round %d to train from its model: %s", version, names)
+        log(INFO, "Asked to train from the model of round %d: %s", version, names)
         return messages
 
     def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:

@@ -190,9 +190,8 @@ class ServerStep:
         Returns
         -------
         Step
-            The new model. If its arrays are None, momentum, moments and clipping norm have not changed either
-            (`strategy_state.values`). The state of an accountant, or of a strategy with a method
-            `state_dict`, may have changed.
+            The new model. If its arrays are None, what the strategy remembers has not changed either
+            (`strategy_state.Remembered`), apart from an accountant.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply

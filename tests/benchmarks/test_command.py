@@ -143,7 +143,7 @@ def test_the_table_of_faults_has_the_differences() -> None:
         (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
         (("advice", "--clients", "5"), "per-round = 5: must be between 1 and 4 (one less than clients)"),
         (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
-        (("throughput", "--engines", "loop,tensorflow"), "engine = 'tensorflow': must be one of batched"),
+        (("throughput", "--engines", "loop,tensorflow"), "engines = 'tensorflow': must be one of batched"),
         (("throughput", "--workload", "W9"), "workload = 'W9': must be one of W1, W2, W3, W4, all"),
         (("throughput", "--data", "nowhere.npz"), "data = nowhere.npz: there is no such file"),
     ],

@@ -138,6 +138,15 @@ def test_a_file_that_holds_something_else_is_refused(
         datasets.load("mnist", str(tmp_path))
 
 
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_damaged_file_is_refused(tmp_path: Path, kept: float) -> None:
+    path = written(tmp_path / "mnist.npz", **arrays())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(ValueError, match=r"^data-dir: .*mnist.npz must be an .npz with x_train"):
+        datasets.load("mnist", str(tmp_path))
+
+
 def test_a_place_without_the_data_is_refused(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=f"^data-dir = '{nowhere}': there is no such file or folder$"):

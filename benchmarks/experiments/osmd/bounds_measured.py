@@ -422,7 +422,7 @@ EXPERIMENTS = (
         "against the p ≥ α/M with the least ζ on gradient descent's path. D^F, σ² and ζ² are "
         "computed, σ² and ζ² over the models before each round. The bounds of Theorems 5 and 9 "
         "contain a bound of the regret, for β = 0, in place of the regret, and the factor M "
-        "G²/(K α³) that eq. 17 leaves out. There A_max = B G²/M², where G is the largest norm of "
+        "G²/(K α³) that eq. 17 leaves out. In this bound A_max = B G²/M², where G is the largest norm of "
         "a sample's gradient before training. The theorems bound means over runs, but each seed "
         "is one run.",
         digits=2,

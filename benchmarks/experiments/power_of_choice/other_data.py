@@ -280,7 +280,8 @@ EXPERIMENTS = (
         _trials(8, (16,), SENT140),
         "all strategies of Power-of-Choice are more accurate than rand and afl.",
         "In each of 200 rounds, 8 of 314 accounts train with b = 32, τ = 100 and η = .05. d is 16 (157 for "
-        "rpow-d). An account has at least 32 tweets in both files of LEAF together. The paper prints the "
+        "rpow-d). An account has at least 32 tweets in LEAF's training file and test file together. The "
+        "paper prints the "
         "hidden units as [128-86, 30]; we read 128, 86 and 30. The label of positive tweets is 0 in the "
         "paper and 1 here, which is the same problem.",
     ),

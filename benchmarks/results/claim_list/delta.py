@@ -15,7 +15,8 @@ def _delta() -> list[Claim]:
     claims = [
         Claim(
             "delta",
-            "toy: the plain mean of DELTA's pair is nearer to the mean of all than importance sampling's",
+            "toy: the plain mean of DELTA's pair is nearer to the mean of all than the plain mean of "
+            "importance sampling's pair",
             "delta-toy",
             ("DELTA", mean),
             ("IS", mean),

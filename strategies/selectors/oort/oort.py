@@ -33,7 +33,7 @@ class OortSettings(MeanSettings):
         0.0,
         low=0.0,
         high=1.0,
-        doc="a step of the pacer moves T over this share of the durations; 0: over W·K",
+        doc="share of the known durations over which a step of the pacer moves T; 0: W·K durations",
     )
     exploration: float = setting(0.9, low=0.0, high=1.0, doc="ε of round 1, the share of K that explores")
     decay: float = setting(0.98, low=0.0, high=1.0, doc="factor of ε after each round")

@@ -36,7 +36,8 @@ class ExpertsSettings(AskingSettings):
         None,
         low=1e-200,
         high=1e200,
-        doc="a fixed bound of λ²||g||² (ā, A_max), g the sum of a client's gradients; none: the largest seen",
+        doc="ā (A_max), a fixed bound of λ²||g||², where g is the sum of a client's gradients; none: the "
+        "largest so far",
     )
     initial: str = setting(
         "uniform",

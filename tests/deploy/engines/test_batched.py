@@ -345,7 +345,7 @@ def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path: Path) -> No
         ("dropout=2", r"dropout = 2\.0: must be in \[0, 1\]"),
         ("median", "must be of the form name=value"),
         ("group-factors=1/x", "group-factors = '1/x': must be numbers above 0"),
-        ("group-factors=1", "group-factors = 1: must be 2 numbers, one a group"),
+        ("group-factors=1", "group-factors = 1: must be 2 numbers, one for each group"),
     ],
 )
 def test_wrong_response_times_are_refused(text: str, message: str) -> None:

@@ -1,5 +1,6 @@
 """Runs on a SuperLink that is restarted meanwhile, tried with a stand-in for `flwr`."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from deploy.engines import superlink
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink
+from deploy.flower.flwr_cli import UNAVAILABLE
 
 from ...support.processes import wait_for
 
@@ -102,6 +104,24 @@ def test_a_run_is_submitted_again_while_errors_occur_in_the_superlink(
         (flwr / "run").write_text(failing)
         monkeypatch.setattr(superlink, "PATIENCE", 0.0)
         with pytest.raises(EngineError, match="Internal server error"):
+            engine.submit({}, "md")
+
+
+def test_an_error_after_an_outage_does_not_refuse_a_run(
+    engine: RunningSuperLink, flwr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience with errors began with the first attempt, although the SuperLink was away meanwhile."""
+    monkeypatch.setattr(superlink, "PATIENCE", 0.2)
+    monkeypatch.setattr(superlink, "RETRY", 0.3)
+    away = json.dumps({"success": False, "error-message": UNAVAILABLE})
+    failing = json.dumps({"success": False, "error-message": "Internal server error."})
+    (flwr / "run").write_text(f'{away}\n{failing}\n{{"success": true, "run-id": 17}}\n')
+    (flwr / "log").write_text("")
+    with engine:
+        assert engine.submit({}, "md").run_id == "17"
+        refused = json.dumps({"success": False, "error-message": "no such app"})
+        (flwr / "run").write_text(f"{failing}\n{refused}\n")
+        with pytest.raises(EngineError, match="no such app"):
             engine.submit({}, "md")
 
 

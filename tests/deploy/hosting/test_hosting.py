@@ -1,8 +1,10 @@
 """A server's folder: certificates that devices need not notice, clients, and refusals with a reason."""
 
 import json
+import os
 import signal
 import stat
+import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from deploy.cli import cli
 from deploy.device.invitation import Invitation
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import Node, Server, ServerError
-from deploy.processes.groups import processes_with
+from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
@@ -243,6 +245,16 @@ def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
     found = [path for folder in named if folder != server.folder for path in folder.rglob("*")]
     assert not any(path.name in ("ca.key", "server.key", "credentials.yaml") for path in found)
     assert str(server.control_secret) not in environment.values()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server: Server) -> None:
+    programs = Programs(server, print)
+    environment = {**os.environ, **programs._marked.mark}
+    with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as left:
+        assert wait_until(lambda: left.pid in programs._marked.pids(), 10)
+        programs.__exit__()
+        assert left.wait(10) == -signal.SIGKILL
 
 
 def test_files_of_apps_land_in_the_servers_folder(

@@ -113,7 +113,7 @@ def test_the_json_has_the_numbers_and_sentences_of_the_text(play, settings, name
     assert f"{slow['between']:.2f} between clients and {slow['within']:.2f}" in text
     assert text.endswith(" ".join(slow["advice"]))
     if "idle" in slow:
-        assert f"waits for others for {slow['idle']:.0%}" in text
+        assert f"{slow['idle']:.0%} of a round's wait is left" in text
 
 
 def test_without_durations_the_json_has_selectors_only(play):

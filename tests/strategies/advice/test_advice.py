@@ -327,10 +327,16 @@ def test_a_selector_whose_interval_holds_1_is_not_advised() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pow-d", "the log cannot tell, since this selector is biased"),
-        ("naive-group", "the log cannot tell, since this selector is biased"),
-        ("flics", "the log cannot tell, since this selector is unbiased only over many rounds"),
-        ("personalised-osmd", "the log cannot tell, since each part of an update has a weight of its own"),
+        ("pow-d", "no variance can be estimated from its log, since this selector is biased"),
+        ("naive-group", "no variance can be estimated from its log, since this selector is biased"),
+        (
+            "flics",
+            "no variance can be estimated from its log, since this selector is unbiased only over",
+        ),
+        (
+            "personalised-osmd",
+            "no variance can be estimated from its log, since each part of an update has a weight",
+        ),
         ("nope", "selector = 'nope': must be one of"),
     ],
 )

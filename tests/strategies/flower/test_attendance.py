@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
+from strategies.flower.attendance import Attendance
 from strategies.flower.messages import TrainingRound, write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.rounds.stages import Chosen
@@ -59,6 +60,15 @@ def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> Non
     one_round(4)
     assert strategy.roster.ids() == ["a", "b", "c"]
     assert strategy.roster.node_of_id("c") == 9
+
+
+def test_a_client_with_a_registered_name_takes_no_other_name() -> None:
+    """A reply's claim renamed the client to a name that was free, until the client of this name came."""
+    grid = ToyGrid({1: client("x")}, {1: "client-01"})
+    attendance = Attendance(1, 1, 1, Deadlines(), Polling())
+    attendance.wait_for_first(grid)
+    attendance.hear(0, Report(client_id="client-02"))
+    assert attendance.roster.ids() == ["client-01"]
 
 
 def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own() -> None:

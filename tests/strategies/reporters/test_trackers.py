@@ -1,5 +1,6 @@
 """Each tracker holds the rounds of a run, and a resumed run goes on in its own place."""
 
+import dataclasses
 import json
 import socket
 import sqlite3
@@ -17,6 +18,7 @@ import pytest
 
 from strategies import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
 from strategies.reporters import base
+from strategies.reporters.reporters import Reporters
 from strategies.rounds.record import RoundRecord
 from strategies.selectors import Feedback, Selection
 
@@ -340,6 +342,18 @@ def test_json_lines_are_cut_back_at_a_resume(tmp_path: Path) -> None:
     assert lines[-2]["client_ids"] == ["c2", "c0"]
     assert lines[-2]["failures"] == [{"client": "c0", "reason": "late"}]
     assert lines[-2]["update_norms"] == [1.5, None]
+
+
+def test_json_lines_name_the_clients_in_flight(tmp_path: Path) -> None:
+    """The line of each such round of a buffered run was lost."""
+    record = report_of(1, 1.0).record
+    assert record is not None
+    reporter = JSONLines(tmp_path / "rounds.jsonl")
+    reporters = Reporters([reporter])
+    reporters.begin(RUN)
+    reporters.round(1, record=dataclasses.replace(record, in_flight=(3,)), name_of="c{}".format)
+    reporters.end(1)
+    assert [line["in_flight"] for line in reporter.read() if line["type"] == "round"] == [["c3"]]
 
 
 def test_json_lines_never_overwrite_the_rounds_of_another_run(tmp_path: Path) -> None:

@@ -132,6 +132,17 @@ def test_unusable_losses_teach_nothing():
     np.testing.assert_array_equal(selector.state_dict()["losses"], before)
 
 
+def test_a_client_that_never_reports_a_loss_is_not_selected_in_every_round():
+    selector = afl([np.nan, 1.0, 1.0], clients_per_round=1, alpha3=0.0, alpha1=0.0)
+    drawn = np.zeros(3, dtype=int)
+    for round in range(1, 61):
+        selection = selector.select(round)
+        drawn[selection.clients] += 1
+        losses = np.where(selection.clients == 0, np.nan, 1.0)
+        selector.update(round, selection, feedback([1.0], losses=losses))
+    assert drawn.min() >= 8
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

@@ -126,7 +126,7 @@ def test_a_client_that_does_not_scale_parts_is_not_used():
         chosen, {"w": np.zeros(2, np.float32)}, [Reply(ones)] * len(chosen.selection.clients)
     )
     assert outcome.arrays is None
-    assert set(outcome.record.failures.values()) == {"its app does not scale the parts of an update"}
+    assert set(outcome.record.failures.values()) == {"the client's app does not scale the parts of an update"}
 
 
 def test_variates_are_refused():

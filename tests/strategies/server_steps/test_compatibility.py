@@ -487,6 +487,36 @@ def test_a_subclass_with_its_own_step_must_declare_steps_from_average() -> None:
     assert again.strategy.rounds == 1
 
 
+class OwnMomentum(Overrides):
+    """Remembers the sum of the models, by a method `state_dict` of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = np.zeros(3, np.float32)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        self.sum = self.sum + arrays["w"].numpy()
+        return ArrayRecord({**arrays, "w": Array(self.sum)}), metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sum": self.sum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sum = np.array(state["sum"])
+
+
+def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite() -> None:
+    """An infinite momentum would have skipped every further round."""
+    step = ServerStep(OwnMomentum(), "uniform")
+    huge = {"w": np.full(3, 3e38, np.float32), "b": np.array(0, np.float32)}
+    with np.errstate(over="ignore"):
+        for _ in range(2):
+            stepped = one_step(step, [contribution(0.0, 1.0, of=huge)], huge)
+    assert stepped.arrays is None
+    assert (step.strategy.sum == np.float32(3e38)).all()
+
+
 def test_a_strategy_that_does_not_write_to_every_node_is_refused() -> None:
     class Half(FedAvg):
         def configure_train(self, *args: Any) -> Any:

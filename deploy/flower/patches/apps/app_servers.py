@@ -136,7 +136,9 @@ class AppServers:
             app.used = time.monotonic()
             self._servers.move_to_end(digest)
             return True
-        getLogger("flwr").warning("The app server of bundle %s ends; the app is imported anew", digest[:8])
+        getLogger("flwr").warning(
+            "The app server of bundle %s has ended; this message imports the app itself", digest[:8]
+        )
         return False
 
     def _of(self, server: ForkServer, run: Any, bundle: Any) -> _AppServer | None:
