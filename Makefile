@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements.lock
-# Options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
+# Options for `make run`, for example: make run UP="--rounds 10 --clients 20"
 UP     ?=
 # The environment and the interpreter of `make test-newest-flower`.
 NEWEST        := .venv-newest

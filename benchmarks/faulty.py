@@ -1,4 +1,4 @@
-"""The ClientApp of `benchmarks.disturbed`: this repository's ClientApp with clients that fail or lie.
+"""Which clients of `benchmarks.disturbed` fail or lie, and how: its ClientApp.
 
 Whether a client fails is a function of (the run's seed, round, partition), so runs with the same seed have
 the same faults.

@@ -408,7 +408,7 @@ def selectors(
         Console(highlight=False).print(table_of_selectors() if name is None else table_of_settings(name))
 
 
-@cli.command()
+@cli.command(cls=_Once)
 def advise(
     run: RunFolder,
     selectors: Annotated[

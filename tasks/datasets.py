@@ -1,4 +1,4 @@
-"""Data sets by name, read from a file or folder on this machine, or by Flower Datasets.
+"""Data sets by name (MNIST, CIFAR-10, CelebA, ...), read from files on this machine or by Flower Datasets.
 
 The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DATA is the path of one of these:
 

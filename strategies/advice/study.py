@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..selectors import Selector, selector_type
+from ..selectors.durations.timed import TimedSelector
 from ..selectors.probability import ProbabilitySelector
 from .log import LoggedRound
 from .off_policy import Interval
@@ -102,10 +103,12 @@ def check_candidate(selector: str) -> None:
         why = f"it learns from {', '.join(sorted(kind.feedback_used))}, which the history lacks"
     elif any(setting.default is None for setting in kind.per_client.values()):
         why = "it needs a setting for each client"
+    elif issubclass(kind, TimedSelector):
+        why = "it learns from durations, which the replay lacks"
     elif selector == "full":
         why = "it selects all clients, so it has no variance"
     elif selector == "cluster-is":
-        why = "it divides its draws among clusters, so its variance does not follow from its probabilities"
+        why = "it divides its draws among clusters, so its variance does not follow from its probabilities alone"
     if why:
         raise ValueError(f"selector = {selector!r}: cannot be studied, since {why}")
 
