@@ -217,8 +217,8 @@ _NOTE = (
     "Three of twenty clients lie. All train softmax regression on digits with K = 5 for 60 rounds, and "
     "data sizes are not declared. The table has the test accuracy over the last ten rounds, and in the row "
     "below it the liars' share of all draws, both in percent. With equal probabilities the share is 15. In "
-    "'all three', the liars flip and double their updates, claim 1e9 samples and triple their losses. In "
-    "'size x 3', they claim three times the mean size of all clients. In 'from round 31', their updates "
+    "'all three', the liars flip and double their updates, claim 1e9 times the mean size of all clients, and "
+    "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their updates "
     "are honest until round 30. 'without directions' is the guard with `direction_deviations=1000`."
 )
 EXPERIMENTS = tuple(
