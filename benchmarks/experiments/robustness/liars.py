@@ -218,8 +218,8 @@ _NOTE = (
     "data sizes are not declared. The table has the test accuracy over the last ten rounds, and in the row "
     "below it the liars' share of all draws, both in percent. With equal probabilities the share is 15. In "
     "'all three', the liars flip and double their updates, claim 1e9 times the mean size of all clients, and "
-    "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their updates "
-    "are honest until round 30. 'without directions' is the guard with `direction_deviations=1000`."
+    "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their "
+    "updates are honest until round 30. 'without directions' is the guard with `direction_deviations=1000`."
 )
 EXPERIMENTS = tuple(
     Experiment(

@@ -357,5 +357,14 @@ def test_every_selector_is_studied_or_refused_with_a_reason() -> None:
         sizes, norms = problem(0, t=15)
         study(draw_log("md", sizes, norms, 3, 0), selectors(sizes, 3, (BASELINE, name)), True)
     assert {"uniform", "md", "forecast", "avare", "adaptive-osmd", "prac-is"} <= {*studied}
-    assert not {"full", "delta", "prac-delta", "pow-d", "flics", "cluster-is", "timed-md", "timed-forecast"} & {*studied}
+    assert not {
+        "full",
+        "delta",
+        "prac-delta",
+        "pow-d",
+        "flics",
+        "cluster-is",
+        "timed-md",
+        "timed-forecast",
+    } & {*studied}
     assert all(": cannot be studied, since it " in reason for reason in reasons)
