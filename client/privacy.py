@@ -1,7 +1,7 @@
 """The privacy of a client: noise on its reported numbers, and a group that the server does not learn.
 
-The device's owner sets these keys in the node's config. The first four keys may also be in the run's config;
-the node's config takes precedence.
+The device's owner sets these keys in the node's config (`cohort client join --noise-epsilon 10`). The first
+four keys may also be in the run's config of an app of your own; the node's config takes precedence.
 
 ================  ======================================================================================
 key               meaning

@@ -74,7 +74,8 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
             typer.echo("\n".join(found[:5]))
             typer.echo(f"{result.name}: not renewed; to record it again: {result.command}")
         else:
-            typer.echo(f"{result.name}: one seed is equal, renewed")
+            same = "one seed is" if isinstance(result, Recorded) else "its output is"
+            typer.echo(f"{result.name}: {same} equal, renewed")
     write_all()
     sys.exit(failed > 0)
 

@@ -88,6 +88,35 @@ def join(
             help="This client's group for flics-private; the server does not learn it.", show_default=False
         ),
     ] = None,
+    group_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest ε with which this client reports its --private-group. (default: any)",
+            show_default=False,
+        ),
+    ] = None,
+    noise_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Report losses and norms with Gaussian noise of this ε each; needs the bounds. "
+            "(default: no noise)",
+            show_default=False,
+        ),
+    ] = None,
+    loss_bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip reported losses to this number; with noise and without a bound, none is reported.",
+            show_default=False,
+        ),
+    ] = None,
+    norm_bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip reported norms to this number; with noise and without a bound, none is reported.",
+            show_default=False,
+        ),
+    ] = None,
     cost: Annotated[
         float | None,
         typer.Option(help="Cost of this client in a round, for FLICS' budgets.", show_default=False),
@@ -153,6 +182,10 @@ def join(
     options: dict[str, Any] = {
         "group": group,
         "private_group": private_group,
+        "group_epsilon": group_epsilon,
+        "noise_epsilon": noise_epsilon,
+        "loss_bound": loss_bound,
+        "norm_bound": norm_bound,
         "cost": cost,
         "energy": energy,
         "properties": properties,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
 PAUSE_FILE = "paused"  # this file exists while the device is paused
+# Numbers that limit what the client reveals, each an entry of the node config (see `client.privacy`)
+PRIVACY = ("group_epsilon", "noise_epsilon", "loss_bound", "norm_bound")
 MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
 # The environment variables that set the threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -68,6 +70,14 @@ class Settings:
 
     The client reports this group by randomised response only (see `client.privacy`).
     """
+    group_epsilon: float | None = None
+    """The largest ε > 0 with which the client reports its private group; None: any ε."""
+    noise_epsilon: float | None = None
+    """ε > 0 of the noise on each reported loss and norm (see `client.privacy`); None: no noise."""
+    loss_bound: float | None = None
+    """A bound > 0, to which a reported loss is clipped; None: not clipped, and not reported with noise."""
+    norm_bound: float | None = None
+    """A bound > 0, to which a reported norm is clipped; None: not clipped, and not reported with noise."""
     cost: float | None = None
     """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
     energy: float | None = None
@@ -90,6 +100,9 @@ class Settings:
         for name in ("cost", "energy"):
             if (number := getattr(self, name)) is not None and not 0 <= number < inf:
                 raise ValueError(f"{name} = {number}: must be a finite number of at least 0")
+        for name in PRIVACY:
+            if (number := getattr(self, name)) is not None and not 0 < number < inf:
+                raise ValueError(f"{name.replace('_', '-')} = {number}: must be a finite number above 0")
         properties_of({"properties": self.properties})
         if self.memory_limit is not None and self.memory_limit < MIN_MEMORY:
             raise ValueError(f"memory-limit = {self.memory_limit}: must be at least {MIN_MEMORY} (MB)")
@@ -296,7 +309,7 @@ class Device:
             "properties": settings.properties,
         }
         config |= {name: text for name, text in mine.items() if text}
-        numbers = {"cost": settings.cost, "energy": settings.energy}
+        numbers = {name.replace("_", "-"): getattr(settings, name) for name in ("cost", "energy", *PRIVACY)}
         config |= {name: number for name, number in numbers.items() if number is not None}
         if settings.data:
             config["data"] = str(Path(settings.data).absolute())

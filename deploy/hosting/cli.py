@@ -149,7 +149,8 @@ def _serve(this: Server, page_port: int | None) -> None:
         check_address(this.metrics)
     if done := this.save():
         _say(f"{done} a certificate for {', '.join(this.hosts)}")
-        _say(f"{this.authority.with_name(AUTHORITY_KEY)} is needed once a year only: keep it elsewhere")
+        key = this.authority.with_name(AUTHORITY_KEY)
+        _say(f"{key} is needed only for a renewal or another --host: keep it elsewhere")
     programs = Programs(this, _say)
     with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
         _say(_greeting(this))
@@ -484,7 +485,7 @@ up at {server.address}; devices verify this server with {server.authority}
   or join with a key of its own, on the device:
                          cohort client join --server {server.address} --ca ca.crt
   list clients           cohort server list{option}
-  train                  cohort server run --set num-clients=N{option}
+  train                  cohort server run --set num-clients=N --set clients-per-round=K{option}
   list runs              cohort server runs{option}
   stop a run             cohort server stop RUN{option}
   train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream{more}"""

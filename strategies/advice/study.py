@@ -108,7 +108,9 @@ def check_candidate(selector: str) -> None:
     elif selector == "full":
         why = "it selects all clients, so it has no variance"
     elif selector == "cluster-is":
-        why = "it divides its draws among clusters, so its variance does not follow from its probabilities alone"
+        why = (
+            "it divides its draws among clusters, so its variance does not follow from its distribution alone"
+        )
     if why:
         raise ValueError(f"selector = {selector!r}: cannot be studied, since {why}")
 

@@ -54,7 +54,10 @@ def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> 
     device.prepare(replace(device.settings(), data="", partition="3/10"))
     config = tomllib.loads((device.folder / "node.toml").read_text())
     assert (config["partition-id"], config["num-partitions"]) == (3, 10)
-    mine = {"group": "north", "private_group": "2", "cost": 0.0, "energy": 2.5}
+    mine = {
+        "group": "north", "private_group": "2", "group_epsilon": 1.0, "noise_epsilon": 10.0,
+        "loss_bound": 4.0, "norm_bound": 2.0, "cost": 0.0, "energy": 2.5,
+    }  # fmt: skip
     device.prepare(replace(device.settings(), **mine))
     config = tomllib.loads((device.folder / "node.toml").read_text())
     assert {name: config[name.replace("_", "-")] for name in mine} == mine
@@ -72,6 +75,8 @@ def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> 
         ({"data": __file__, "partition": "0/2"}, "partition = 0/2: cannot be combined with data"),
         ({"group": " north"}, "group = ' north': must be up to 128 printable characters"),
         ({"private_group": "x\n"}, "private-group = 'x.*': must be up to 128"),
+        ({"noise_epsilon": 0.0}, "noise-epsilon = 0.0: must be a finite number above 0"),
+        ({"norm_bound": float("inf")}, "norm-bound = inf: must be a finite number above 0"),
         ({"cost": -1}, "cost = -1: must be a finite number of at least 0"),
         ({"energy": float("nan")}, "energy = nan: must be a finite number"),
         ({"name": "node-7"}, "name = 'node-7': must be"),
