@@ -1,5 +1,6 @@
 """A device keeps a key, its settings and the node's configuration in a private folder."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> 
     device.prepare(replace(device.settings(), **mine))
     config = tomllib.loads((device.folder / "node.toml").read_text())
     assert {name: config[name.replace("_", "-")] for name in mine} == mine
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_new_key_belongs_to_the_owner_of_the_folder(device: Device) -> None:
+    """The folder of a system service belongs to the service's user, and root makes the new key."""
+    os.chown(device.folder, 54321, 54321)
+    device.renew_key()
+    assert (device.folder / "key").stat().st_uid == 54321
 
 
 @pytest.mark.parametrize(
