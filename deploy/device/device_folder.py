@@ -277,7 +277,7 @@ class Device:
         shutil.rmtree(new, ignore_errors=True)  # left by an interrupted call
         try:
             write(new)
-            if os.geteuid() == 0:  # a service runs as the owner of the folder, and must be able to read the key
+            if os.geteuid() == 0:  # the service runs as the owner of the folder, and must read the key
                 owner = self.folder.stat()
                 os.chown(new / KEY, owner.st_uid, owner.st_gid)
             for name in (f"{KEY}.pub", KEY):
