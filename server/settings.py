@@ -47,12 +47,13 @@ _NAMES = {
 }
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
-# Settings that a resume may change, since the rounds before the resume do not depend on them.
+# Settings that a resume may change. A change affects only the rounds after the resume.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients", "eligible"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
     *("shortest_deadline", "track"),
 }
+# Entries of the history's first line that describe one start only, so they may differ at a resume.
 OF_THE_START = {
     "type",
     "version",
@@ -63,7 +64,7 @@ OF_THE_START = {
     "availability_trace",
     "device_speeds",
     "resume",
-}  # entries of the ``run`` line that may differ at a resume, for example because folders have moved
+}
 
 
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
@@ -220,10 +221,10 @@ class RunSettings(BaseModel):
     evaluate_every: Count
     evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
-    availability: str  # used and checked only by a batched simulation
-    availability_trace: str  # used and checked only by a batched simulation
-    response_times: str  # used and checked only by a batched simulation
-    device_speeds: str  # used and checked only by a batched simulation
+    availability: str  # only for a batched simulation; the ServerApp refuses it
+    availability_trace: str  # only for a batched simulation; the ServerApp refuses it
+    response_times: str  # only for a batched simulation; the ServerApp refuses it
+    device_speeds: str  # only for a batched simulation; the ServerApp refuses it
     track: Annotated[str, AfterValidator(_known_trackers)]
     output_dir: str
     resume: bool
@@ -237,8 +238,8 @@ class RunSettings(BaseModel):
         Raises
         ------
         ValueError
-            If a setting is wrong. The message has a line for each wrong setting: its name, its value and what
-            is allowed.
+            If a setting is wrong, or two settings do not go together. The message names each wrong setting,
+            its value and what is allowed.
         """
         config, task = dict(config), config.get("task")
         if config.get("learning-rate") == "" and task in tasks.available():
@@ -278,7 +279,7 @@ class RunSettings(BaseModel):
         if "gradient_variance" in asked and settings.local_steps == 1:
             raise ValueError(
                 f"local-steps = 1: must be at least 2 with selector = {settings.selector!r}, which needs the "
-                "variance of gradients over the steps; fed-is does not"
+                "variance of gradients over the steps; or use selector = 'fed-is', which does not"
             )
         try:
             settings.budgets.check(settings.quorum, settings.num_clients)
@@ -438,7 +439,7 @@ def read_client_sizes(path: str) -> dict[str, float]:
 
 
 def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
-    """Read the file of the selector's settings per client, by name and identity; "" means no file.
+    """Read the file of the selector's settings per client, by setting and identity; "" means no file.
 
     Raises
     ------
@@ -470,7 +471,7 @@ def _read_object(name: str, path: str) -> dict[str, Any]:
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run if settings have changed, except the settings in `MAY_CHANGE`.
+    """Refuse to resume a run if settings have changed, except those in `MAY_CHANGE` and `OF_THE_START`.
 
     Parameters
     ----------

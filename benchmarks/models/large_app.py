@@ -16,7 +16,8 @@ client = ClientApp()
 server = ServerApp()
 
 LAYERS = 10
-HALF = "half-precision"  # strategies.half_precision.HALF, which stock Flower must not import
+# A copy of `strategies.half_precision.HALF`: in stock Flower, this app must run without this project.
+HALF = "half-precision"
 
 
 @client.train()
@@ -45,7 +46,7 @@ def trained(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds of each turn."""
+    """Run the rounds that the benchmark asks for, turn by turn (see `benchmarks.noop`)."""
     size = round(float(str(context.run_config["megabytes"])) * 1e6 / 4 / LAYERS)
     if context.run_config["half"]:
         from strategies.half_precision import HalfPrecisionGrid

@@ -68,8 +68,8 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
 def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
     """Train trials on a Ray cluster, and yield each outcome as soon as there is one.
 
-    The environment variable `ADDRESS` holds the address of the cluster. Without the variable, Ray starts on
-    this machine, and serves this command only. A trial occupies one CPU of the cluster. The machines of the
+    The environment variable `RAY_ADDRESS` holds the address of the cluster. Without it, Ray starts on this
+    machine, and serves this command only. A trial occupies one CPU of the cluster. The machines of the
     cluster need the same installation of Cohort, but not the sweep's folder: a trial's files come back with
     its outcome.
 
@@ -128,7 +128,7 @@ def _check_address(address: str) -> None:
 
 
 def _write(folder: Path, outcome: Outcome) -> None:
-    """Write the files of a trial from another machine. The result comes last, since it marks the end."""
+    """Write the files of a trial that another machine trained. The result is last, since it marks the end."""
     for name in sorted(outcome.files, key=lambda name: name == "result.json"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -319,7 +319,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ),
         (
             {"selector": "delta", "local-steps": 1},
-            r"^local-steps = 1: must be at least 2 with selector = 'delta', which .*; fed-is does not$",
+            r"^local-steps = 1: must be at least 2 with selector = 'delta', .*; or use selector = 'fed-is'",
         ),
         ({"client-settings": "/no/file"}, r"^client-settings = '/no/file': cannot be read: "),
         ({"client-sizes": "/no/file"}, r"^client-sizes = '/no/file': cannot be read: "),

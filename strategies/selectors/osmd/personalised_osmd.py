@@ -32,6 +32,7 @@ class PersonalisedOSMDSettings(AdaptiveOSMDSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # `a_max` and `ask_norms` give one bound ā of all norms; each sampler needs a bound for its own part.
         if self.a_max is not None or self.ask_norms:
             value = f"a_max = {self.a_max}" if self.a_max is not None else "ask_norms = True"
             raise ValueError(f"{value}: must be left out, since each of the two samplers has its own bound")
@@ -178,8 +179,9 @@ class PersonalisedOSMDSelector(Selector):
 def part_norms(parts: Floats, feedback: Feedback) -> Floats:
     """Return (S, 2) the norms ||g_j,m|| from which the samplers learn.
 
-    A norm is NaN if the scale of the part is 0, if the norm was not reported, or if the reported norms
-    contradict the norm of the update. `parts` (S, 2) holds the scales.
+    `parts` (S, 2) holds the scales. A norm is NaN if the scale of its part is 0. If both scales are above 0,
+    the norms are those that the client reported; they are NaN if it reported none, or if they contradict the
+    norm of the update.
     """
     total, count = feedback.update_norms, np.count_nonzero(parts > 0, axis=1)
     norms = np.full(parts.shape, np.nan)
