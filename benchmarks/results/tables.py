@@ -48,12 +48,12 @@ def _advice(output: Sequence[Any]) -> list[str]:
     cases = [Case(**each) for each in output]
     lines = [
         "[`cohort advise`](../advice.md) on the streams of norms of `forecast-streams`, where the norms",
-        "of all clients are known. A cell has the share of the 95 % intervals that hold their truth, in",
-        "brackets ± the median of log(high / low) / 2, and the median error of the replay, |log(replayed",
-        "/ own)|, all in percent. The truth of an interval is the variance with the replayed",
-        "probabilities, relative to uniform sampling; the truth of the advice is the variance of each",
-        "selector that draws for itself. Advice is right if the advised selector's variance is at most 5",
-        "% above the smallest.",
+        "of all clients are known. It gives a 95 % interval [low, high] for each selector's variance,",
+        "relative to uniform sampling. A cell reads `covered (± half-width, error)`, in percent.",
+        "Covered: how many intervals contain the variance with the replayed probabilities. Half-width: the",
+        "median of log(high / low) / 2. Error: the median of |log(a / b)|, where a is the variance with the replayed",
+        "probabilities, and b the variance if the selector draws for itself. Advice is right if the advised",
+        "selector, drawing for itself, has a variance at most 5 % above the smallest.",
     ]
     for log in LOGS:
         lines += ["", f"The log was drawn by `{log}`:", "", *table(cases, log).splitlines()]
@@ -73,7 +73,7 @@ def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
     for way, seconds in ways.items():
         order = [f"`{name}` {seconds[name]:.1f}" for name in sorted(seconds, key=seconds.__getitem__)]
         lines += ["", f"Means, {way}: " + ", ".join(order).replace("inf", "not with every seed") + "."]
-    lines += ["", "| the first over the second | real | simulated | |", "|---|--:|--:|---|"]
+    lines += ["", "| seconds of the first method / of the second | real | simulated | |", "|---|--:|--:|---|"]
     pairs = list(combinations(methods, 2))
     same = []  # for each pair that differs in the simulation: whether the real order is the same
     for one, other in pairs:
@@ -152,63 +152,71 @@ def _population(output: Sequence[Any]) -> list[str]:
 
 
 NOTES = {
-    "rounds": ("Seconds of a round without training, with gRPC, TLS, node authentication and database."),
+    "rounds": (
+        "Seconds of a round without training (`train s`) or with a poll (`poll s`), with gRPC, TLS, node "
+        "authentication and database; then the CPU time and the memory of a client that waits."
+    ),
     "messages": (
-        "CPU seconds of a message, of all processes together: beyond the app's own, with the programs of "
-        "this project (`cohort`) or Flower's (`stock`), and those of the app itself. There are an app in "
-        "NumPy, and one in torch of the shape of Flower's quickstart."
+        "CPU seconds of a message, summed over all processes, with the programs of this project (`cohort`) "
+        "and with Flower's (`stock`). `cpu s` leaves out the app's own work; `app cpu s` is this work. "
+        "There are an app in NumPy, and one in torch of the shape of Flower's quickstart."
     ),
     "throughput": (
-        "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until "
-        "the first round; `peak mb`: of the process. `benchmarks/throughput/workloads.py` describes "
-        "W1 to W4."
+        "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until the "
+        "end of the first round; `peak mb`: of all its processes. `benchmarks/throughput/workloads.py` "
+        "describes W1 to W4."
     ),
     "networks": (
         "20 of 300 clients a round, 5 steps on mini-batches of 32, as in DELTA's Table 2. The loop is plain "
-        "PyTorch and keeps everything on the device; the simulator has Adaptive-OSMD and moves the model in "
-        "NumPy. Both compute in float32 without TF32; the simulator's numbers are the same each time."
+        "PyTorch and keeps everything on the device; the simulator selects with Adaptive-OSMD and takes the "
+        "server step in NumPy. Both compute in float32 without TF32; the simulator trains the same model "
+        "each time, bit for bit."
     ),
     "aggregation": (
         "CPU seconds of the aggregation of a round on one thread, and memory above that of the replies."
     ),
     "selection": (
-        "CPU milliseconds of select + update among M clients, the median and the slowest, and the "
-        "peak MB of the process. `without`: without replacement; `asleep`: 3,000 clients are "
-        "unavailable; `left`: 2,000 have left."
+        "CPU milliseconds of select + update among M clients, the median and the slowest, and the peak MB "
+        "of the process. `without`: without replacement; `by size`: a start in proportion to data; "
+        "`asleep`: 3,000 clients are unavailable; `left`: 2,000 have left (a tenth of the clients, if that "
+        "is fewer). `textbook` and `lists` are peers."
     ),
     "population": (
         "CPU milliseconds of each part of a round of `forecast`, without the parts that it calls. K = 100, "
-        "and a tenth of all M clients come or go in each round. `nodes` is Flower's list of nodes, "
-        "which attendance reads. Selection grows with M since half of the clients are absent: then "
-        "`forecast` lists the available ones. A checkpoint holds the state of all clients, and "
-        "on the Grid the roster."
+        "and a tenth of all M clients come or go in each round. `nodes` is Flower's list of nodes, which "
+        "attendance reads. Selection grows with M since half of the clients are absent: then `forecast` "
+        "lists the available ones. A checkpoint holds the state of all clients, and on the Grid the roster."
     ),
     "devices": ("[How many devices a server can have](../scale.md) explains the options."),
     "models": (
-        "A model of float32 in ten arrays to each of five nodes and back. `of the loopback's time`: over the "
-        "time of the same bytes through the machine's loopback. The last columns: the most by which one "
-        "process of a program has grown, in sizes of the float32 model. Arithmetic needs three models in the "
-        "ServerApp (the model, the sum, a reply) and one in the ClientApp. Every ten seconds, a program logs "
-        "how far a slow transfer has come: `Received 120 MB of a message of 41 objects in 20 s`."
+        "A model of float32 in ten arrays to each of five nodes and back. `of the loopback's time`: the "
+        "seconds of a round, divided by the seconds of the same bytes through the machine's loopback. The "
+        "last columns: the most by which the memory of one process of a program has grown, in sizes of the "
+        "float32 model. Arithmetic needs three models in the ServerApp (the model, the sum, a reply) and "
+        "one in the ClientApp. Every ten seconds, a program logs how far a slow transfer has come: "
+        "`Received 120 MB of a message of 41 objects in 20 s`."
     ),
     "half-precision": (
         "Trainings with `wire=float16` and without, with the same seeds, clients, draws and batches: the "
         "test accuracy after the last round in percent, mean differences with Student's 95 % intervals, and "
-        "the share of the bytes."
+        "the bytes with float16 in percent of those with float32."
     ),
     "over-selection": (
-        "100 clients whose speed depends on their data, 10 a round. `spread`: the standard deviation "
-        "of the logarithm of their reply times; `factor`: how many times 10 are selected; `way`: "
-        "whether weights are multiplied by S/S' (equal), or divided by estimated response rates "
-        "(rates), normalised or not; `time`: of a round, over that with factor 1; `bias` and `rmse` "
-        "of the aggregate are relative to its norm, with standard errors over the seeds."
+        "100 clients whose updates depend on their speed, 10 a round. `spread`: the standard deviation of "
+        "the logarithm of their typical reply times; `factor`: the number of selected clients, divided by "
+        "10; `way`: how weights are corrected for missing replies: multiplied by the number of selected "
+        "clients divided by the number of replies (`equal`), or divided by estimated response rates, then "
+        "normalised (`rates`) or not (`not normalised`); `time`: of a round, divided by that with factor 1; "
+        "`bias` and `rmse` of the aggregate are relative to the norm of its target, with standard errors "
+        "over the seeds."
     ),
     "time-to-accuracy": (
-        "Twenty client processes over gRPC, which sleep before they train, and the simulation of the same "
-        "federation: seconds to 90 % of the best accuracy (empty: never), and of a round, with each seed."
+        "Twenty client processes over gRPC, which sleep before they train (`real`), and the simulation of "
+        "the same federation (`simulated`). `s`: the seconds to 90 % of the best accuracy (empty: never "
+        "reached); `round s`: the seconds of a round. A cell lists the seeds."
     ),
 }
-"""Name of a benchmark -> the note on its table, which explains the columns."""
+"""Name of a benchmark -> the note on its table, which explains columns that need it."""
 
 OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     "advice": _advice,

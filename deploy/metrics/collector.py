@@ -49,6 +49,7 @@ class Collector:
         self._began = time.time()
         self._lock = threading.Lock()  # held while `_runs` is read or changed
         self._readiness = Readiness(sources.superlink)
+        self._error = ""  # why the last step of the thread failed
         self._came_back = time.monotonic()  # when the thread's last step ended, s
         self._text, self._written = "", -OLDEST
         self._stop = threading.Event()
@@ -66,20 +67,22 @@ class Collector:
         while not self._stop.is_set():
             try:
                 self.step()
-            except Exception as error:  # after an error, the thread goes on to read the numbers
-                self._readiness.problem = f"the metrics cannot be collected: {type(error).__name__}: {error}"
+            except Exception as error:  # the thread must go on reading the numbers
+                self._error = f"the metrics cannot be collected: {type(error).__name__}: {error}"
+            else:
+                self._error = ""
             self._came_back = time.monotonic()
             self._stop.wait(INTERVAL)
 
     def step(self) -> None:
-        """Read all sources once."""
+        """Read the histories, and ask the SuperLink if it is time."""
         with self._lock:
             self._runs.step()
         self._readiness.step()
 
     def problem(self) -> str:
         """Return why the server is not ready for devices and runs; "" if it is ready."""
-        return self._readiness.problem
+        return self._error or self._readiness.problem
 
     def is_alive(self) -> bool:
         """Tell whether the numbers are still collected."""

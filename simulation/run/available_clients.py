@@ -35,7 +35,8 @@ class AvailableClients:
     data : FederatedData
         The samples of all clients, and their groups.
     per_client : mapping of str to ndarray, shape (M,)
-        By name, the arrays whose entries the selector gets when a client joins, see `Selector.add_clients`.
+        Setting of the selector -> its values, one for each client. When a client joins, the selector gets the
+        client's values (`Selector.add_clients`).
 
     Attributes
     ----------

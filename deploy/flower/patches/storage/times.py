@@ -15,7 +15,7 @@ USED = (f"{_SESSIONS}:ObjectPushSession.expires_at",)
 
 
 def stored_time(moment: datetime) -> Any:
-    """Return a time as the database holds the end of a push session."""
+    """Return a time in the form in which the database stores times, as in the column `expires_at`."""
     return _conversion()(moment)
 
 
