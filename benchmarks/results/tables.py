@@ -49,11 +49,11 @@ def _advice(output: Sequence[Any]) -> list[str]:
     lines = [
         "[`cohort advise`](../advice.md) on the streams of norms of `forecast-streams`, where the norms",
         "of all clients are known. It gives a 95 % interval [low, high] for each selector's variance,",
-        "relative to uniform sampling. A cell reads `covered (± half-width, error)`, in percent.",
-        "Covered: how many intervals contain the variance with the replayed probabilities. Half-width: the",
-        "median of log(high / low) / 2. Error: the median of |log(a / b)|, where a is the variance with",
-        "the replayed probabilities, and b the variance if the selector draws for itself. Advice is right if the advised",
-        "selector, drawing for itself, has a variance at most 5 % above the smallest.",
+        "relative to uniform sampling. A cell reads `covered (± half-width, error)`, in percent. Covered:",
+        "how many intervals contain the variance with the replayed probabilities. Half-width: the median",
+        "of log(high / low) / 2. Error: the median of |log(a / b)|, where a is the variance with the",
+        "replayed probabilities, and b the variance if the selector draws for itself. Advice is right if",
+        "the advised selector, drawing for itself, has a variance at most 5 % above the smallest.",
     ]
     for log in LOGS:
         lines += ["", f"The log was drawn by `{log}`:", "", *table(cases, log).splitlines()]
