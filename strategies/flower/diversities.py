@@ -1,4 +1,4 @@
-"""Computes, from all clients' updates, the diversities that some selectors must know before the selection."""
+"""Computes, from polled clients' updates, the diversities that some selectors must know before selection."""
 
 from __future__ import annotations
 

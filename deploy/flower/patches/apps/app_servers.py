@@ -20,13 +20,13 @@ from deploy.flower.patches.apps.app_server import READY, REFUSED, WANTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-IDLE = 600.0  # s without a message, after which an app server ends
+IDLE = 600.0  # s without a message, after which a SuperNode uses an app server no longer
 MOST = 4  # app servers of a SuperNode at a time
-# Until this many s after an app server's start, messages wait until the app server has imported the app. A
-# message that comes later, but before the import has ended, imports the app in its own process.
+# A message waits for its app server's import, but at most until this many s after the app server's start. If
+# the import takes longer, the message imports the app in its own process.
 FIRST_WAIT = 20.0
 LONGEST_IMPORT = 600.0  # s that an app may take to be imported by an app server
-PAUSE = 60.0  # s until a bundle gets another app server after its app server has ended
+PAUSE = 60.0  # s until a bundle gets another app server after two in a row have ended during one message
 
 
 class _AppServer:
@@ -35,7 +35,7 @@ class _AppServer:
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid, self._end = pid, end
         self.began = self.used = time.monotonic()
-        self.forks: ForkServer | None = None  # over which processes are requested; None until the import
+        self.forks: ForkServer | None = None  # requests processes; None until the app is imported
         self.refused = ""  # why the app cannot be forked
         self._line = b""
 
@@ -69,7 +69,10 @@ class _AppServer:
             self.refused = line.removeprefix(REFUSED).decode().strip()
 
     def close(self) -> None:
-        """Let the app server end once no other SuperNode uses it. An import is broken off."""
+        """Close this SuperNode's connection. An app server ends when its last connection is closed.
+
+        An app server that is still importing ends as soon as the SuperNode that started it closes.
+        """
         self._end.close()
 
 
@@ -105,7 +108,8 @@ class AppServers:
         output : int | None
             The file descriptor for its output. (None: that of this process)
         channel : int
-            The file descriptor of its channel.
+            The file descriptor of the socket over which the process sends its requests to this SuperNode, see
+            `deploy.flower.channel`.
 
         Returns
         -------
@@ -180,9 +184,9 @@ class AppServers:
 
 
 def supported() -> bool:
-    """Tell whether messages are forked from app servers: on Linux, unless the variable `APP_SERVERS` is "0".
+    """Tell whether messages are forked from app servers: on Linux, unless COHORT_APP_SERVERS is "0".
 
-    An app server must know the number of its threads. And on macOS, a process that has used certain system
-    libraries cannot fork.
+    An app server counts its threads before it forks, in /proc, which only Linux has. And on macOS, a process
+    that has used certain system libraries cannot fork.
     """
     return sys.platform == "linux" and os.environ.get(APP_SERVERS) != "0"
