@@ -140,12 +140,33 @@ class Rerun(NamedTuple):
     """The machine, with the instructions that the seed used, see `machine.machine`."""
 
 
-def rerun(result: Recorded, seed: int, data: Path | None) -> Rerun:
-    """Rerun a seed with the present code, if possible with the vector instructions of the recorded seed."""
-    restricted = restricted_to(result.machine)
-    return (
-        fresh.call_with(restricted, _rerun, result, seed, data) if restricted else _rerun(result, seed, data)
-    )
+def rerun(seeds: Sequence[tuple[Recorded, int]], data: Path | None) -> list[Rerun]:
+    """Rerun seeds with the present code, each if possible with the vector instructions of the recorded seed.
+
+    Parameters
+    ----------
+    seeds : sequence of (Recorded, int)
+        Results, and one of the seeds of each.
+    data : Path or None
+        Folder with the data files that experiments need.
+    """
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for position, (result, _) in enumerate(seeds):
+        alike.setdefault(tuple(restricted_to(result.machine).items()), []).append(position)
+    found: dict[int, Rerun] = {}
+    for restricted, positions in alike.items():  # one process for all seeds with the same instructions
+        given = [seeds[each] for each in positions]
+        again = (
+            fresh.call_with(dict(restricted), _rerun_all, given, data)
+            if restricted
+            else _rerun_all(given, data)
+        )
+        found |= dict(zip(positions, again, strict=True))
+    return [found[position] for position in range(len(seeds))]
+
+
+def _rerun_all(seeds: Sequence[tuple[Recorded, int]], data: Path | None) -> list[Rerun]:
+    return [_rerun(result, seed, data) for result, seed in seeds]
 
 
 def _rerun(result: Recorded, seed: int, data: Path | None) -> Rerun:
@@ -216,7 +237,7 @@ def renew(result: Recorded, data: Path | None, folder: Path = FOLDER) -> list[st
     """
     experiment = EXPERIMENTS[result.name]
     at = int(np.argmin(result.seconds))
-    again = rerun(result, result.seeds[at], data)
+    (again,) = rerun([(result, result.seeds[at])], data)
     found = differences(result, result.seeds[at], again)
     if not found:
         exact = same_arithmetic(again.machine, result.machine)

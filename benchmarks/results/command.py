@@ -119,11 +119,11 @@ def check(seed: int | None, budget: float, data: Path | None) -> None:
     )
     how = f"bit for bit; if another machine recorded it, within {RELATIVE:g} + {DEVIATIONS:g} deviations"
     typer.echo(f"sample {seed} (--sample {seed} repeats it): {len(chosen)} seeds rerun, compared {how}")
-    for name, number, _ in chosen:
-        result = results[name]
-        assert isinstance(result, Recorded)
-        found = differences(result, number, rerun(result, number, data))
-        typer.echo(f"  {name}, seed {number}: {'differs' if found else 'equal'}")
+    by_name = {each.name: each for each in recorded}
+    seeds = [(by_name[name], number) for name, number, _ in chosen]
+    for (result, number), again in zip(seeds, rerun(seeds, data), strict=True):
+        found = differences(result, number, again)
+        typer.echo(f"  {result.name}, seed {number}: {'differs' if found else 'equal'}")
         problems += found
     for problem in problems:
         typer.echo(problem, err=True)

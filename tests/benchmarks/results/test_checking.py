@@ -1,6 +1,7 @@
 """Results that no longer fit the code are found, and renewed if a rerun seed is equal."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -38,7 +39,8 @@ def changed(result: Recorded, seed: int, value: float | None, **changes: object)
 
 
 def found(result: Recorded, seed: int) -> list[str]:
-    return differences(result, seed, rerun(result, seed, None))
+    (again,) = rerun([(result, seed)], None)
+    return differences(result, seed, again)
 
 
 def test_results_of_other_code_are_outdated_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
@@ -78,6 +80,24 @@ def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) ->
     assert found(changed(old, 1, 9e9, machine=other), 0) == []
     steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})  # type: ignore[arg-type]
     assert len(found(steady, 1)) == 1
+
+
+def test_seeds_with_the_same_instructions_are_rerun_in_one_process(
+    old: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process for each seed took four times as long as the seeds."""
+    called = []
+
+    def call_with(environment: dict[str, str], function: Any, *arguments: Any) -> Any:
+        called.append(environment)
+        return function(*arguments)
+
+    fewer = changed(old, 1, 0.25, machine={"name": "fewer"})
+    monkeypatch.setattr(checking, "restricted_to", lambda other: {"A": "1"} if "name" in other else {})
+    monkeypatch.setattr(checking.fresh, "call_with", call_with)
+    again = rerun([(fewer, 0), (old, 1), (fewer, 2)], None)
+    assert called == [{"A": "1"}]
+    assert [each.values for each in again] == [rerun([(old, seed)], None)[0].values for seed in range(3)]
 
 
 def test_a_failed_seed_is_a_difference(tmp_path: Path, old: Recorded) -> None:
