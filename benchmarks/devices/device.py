@@ -9,7 +9,6 @@ minute (the server checks each request), and the devices of a process share the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ class Load:
     counts : Counter
         How many messages were "received", "answered", and "abandoned" because their device left. Under
         "failed STATUS": how many requests failed with this gRPC status. Under "left" and "died": see
-        `come_and_go`.
+        `load.come_and_go`.
     online : set of int
         The node ids of the devices that are online.
     """
@@ -300,54 +299,3 @@ class Device:
             )
             self._signed = time.monotonic()
         return self._metadata
-
-
-async def come_and_go(devices: list[Device], leaves: float, away: float, seed: int, load: Load) -> None:
-    """Run devices until this task is cancelled.
-
-    Parameters
-    ----------
-    devices : list of Device
-        The devices.
-    leaves : float
-        How many devices leave in a minute, at random and without a sign, >= 0.
-    away : float
-        Seconds until a device that left comes back.
-    seed : int
-        The seed of the choice of devices.
-    load : Load
-        The counts. A device that fails is counted under "died", and comes back.
-    """
-    random = np.random.default_rng(seed)
-
-    async def keep(device: Device) -> None:
-        while True:
-            try:
-                await device.live()
-            except Exception as error:
-                load.counts["died"] += 1
-                print(f"{device.name}: {type(error).__name__}: {error}", flush=True)
-            await asyncio.sleep(away)
-
-    living = [asyncio.create_task(keep(each)) for each in devices]
-    try:
-        while True:
-            if not leaves:
-                await asyncio.sleep(60.0)
-                continue
-            await asyncio.sleep(random.exponential(60.0 / leaves))
-            number = int(random.integers(len(devices)))
-            living[number].cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await living[number]
-            load.counts["left"] += 1
-
-            async def back(device: Device) -> None:
-                await asyncio.sleep(away)
-                await keep(device)
-
-            living[number] = asyncio.create_task(back(devices[number]))
-    finally:
-        for task in living:
-            task.cancel()
-        await asyncio.gather(*living, return_exceptions=True)

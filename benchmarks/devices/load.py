@@ -1,4 +1,4 @@
-"""The program of the load generator: many simulated devices in one process.
+"""The program of the load generator: many simulated devices in one process, which come and go.
 
 ``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until SIGTERM,
 and writes the file `counts` every second.
@@ -14,10 +14,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from benchmarks.devices.device import Device, Load, come_and_go
+from benchmarks.devices.device import Device, Load
 from deploy.processes.file_limit import raise_file_limit
 
 AT_ONCE = 32  # devices that connect at the same time; the gate limits the bytes of strangers
@@ -77,6 +78,57 @@ async def run(settings: Settings) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await work
     report()
+
+
+async def come_and_go(devices: list[Device], leaves: float, away: float, seed: int, load: Load) -> None:
+    """Run devices until this task is cancelled.
+
+    Parameters
+    ----------
+    devices : list of Device
+        The devices.
+    leaves : float
+        How many devices leave in a minute, at random and without a sign, >= 0.
+    away : float
+        Seconds until a device that left comes back.
+    seed : int
+        The seed of the choice of devices.
+    load : Load
+        The counts. A device that fails is counted under "died", and comes back.
+    """
+    random = np.random.default_rng(seed)
+
+    async def keep(device: Device) -> None:
+        while True:
+            try:
+                await device.live()
+            except Exception as error:
+                load.counts["died"] += 1
+                print(f"{device.name}: {type(error).__name__}: {error}", flush=True)
+            await asyncio.sleep(away)
+
+    living = [asyncio.create_task(keep(each)) for each in devices]
+    try:
+        while True:
+            if not leaves:
+                await asyncio.sleep(60.0)
+                continue
+            await asyncio.sleep(random.exponential(60.0 / leaves))
+            number = int(random.integers(len(devices)))
+            living[number].cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await living[number]
+            load.counts["left"] += 1
+
+            async def back(device: Device) -> None:
+                await asyncio.sleep(away)
+                await keep(device)
+
+            living[number] = asyncio.create_task(back(devices[number]))
+    finally:
+        for task in living:
+            task.cancel()
+        await asyncio.gather(*living, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Computes how large a value may plausibly be, from the recent values of many clients.
+"""Limits values and claims that are implausibly large, such as data sizes, by the values of many clients.
 
 The docstring of `guard.Guard` states the rules.
 """
