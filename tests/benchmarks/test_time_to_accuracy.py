@@ -16,7 +16,7 @@ def test_each_method_has_all_numbers(monkeypatch):
     monkeypatch.setattr(simulated, "METHODS", {name: METHODS[name] for name in ("md", "timed-md", "oort")})
     monkeypatch.setattr(simulated, "BIAS_ROUNDS", 200)
     monkeypatch.setattr(simulated, "BIASED_ROUNDS", 200)
-    monkeypatch.setattr("benchmarks.time_to_accuracy.bias.LEARNING", 20)
+    monkeypatch.setattr("benchmarks.time_to_accuracy.bias.LEARNING_ROUNDS", 20)
     found = measure(["lognormal, half available"], (1, 2), quick=True)
     ((name, methods),) = found.items()
     assert name == "lognormal, half available"
