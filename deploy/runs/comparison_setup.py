@@ -118,10 +118,7 @@ def planned_comparison(
         "task": task,
         "seed": seeds[0],
     }
-    for key, value in map(parse_setting, settings or []):
-        if key in OPTION_OF:
-            raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
-        common[key] = value
+    common |= _parsed(settings)
     if track:
         common["track"] = " ".join(track)
     common = with_absolute_paths(common)
@@ -157,7 +154,7 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
         raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
     trials = read_plan(folder)
     changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
-    changes |= dict(map(parse_setting, given.get("settings", ())))
+    changes |= with_absolute_paths(_parsed(given.get("settings")))
     if "track" in given:
         changes["track"] = " ".join(given["track"])
     rounds = changes.pop("num-rounds", 0)
@@ -178,6 +175,14 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
                 f"selector = {', '.join(given['selectors'])}: the run to be resumed has {before}"
             )
     return Comparison(folder, trials)
+
+
+def _parsed(settings: Sequence[str] | None) -> dict[str, ConfigValue]:
+    """Return the settings of `--set` by key. Settings that have an option of their own are refused."""
+    found = dict(map(parse_setting, settings or ()))
+    for key in found.keys() & OPTION_OF.keys():
+        raise ValueError(f"set = {key}={found[key]}: use {OPTION_OF[key]} for this setting")
+    return found
 
 
 def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:

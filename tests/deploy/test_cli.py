@@ -585,6 +585,22 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def test_a_resume_takes_the_settings_of_the_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path was compared with the absolute one, and a wrong num-rounds made the folder useless."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizes.json").write_text('{"partition-0": 5}')
+    size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
+    settings = ["--set", "client-sizes=sizes.json"]
+    assert cohort("simulate", *size, *settings, "--out", "run").exit_code == 0
+    refused = cohort("simulate", "--resume", "run", "--set", "num-rounds=4.5")
+    assert refused.exit_code == 2
+    assert "set = num-rounds=4.5: use --rounds for this setting" in refused.stderr
+    again = cohort("simulate", "--resume", "run", *settings, "--rounds", "2", "--quiet")
+    assert again.exit_code == 0, again.stderr
+
+
 def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path) -> None:
     run = tmp_path / "run"
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
