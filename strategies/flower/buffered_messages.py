@@ -43,7 +43,7 @@ class _Exchange:
     """Messages that were sent at the same time, and the wait for their replies."""
 
     began: float  # s on the clock
-    limit: float  # s after ``began``
+    limit: float  # how long replies are accepted, s after ``began``
     wait: Wait | None
     open: int  # how many of its messages have no reply yet
     closed: bool = False  # whether the places of its clients without a reply are free
@@ -155,7 +155,7 @@ class InFlight:
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:
-        """Let the wait learn that a message has a reply: the client's own, or an error in its place."""
+        """Let the wait learn that the client replied (``own``), or that its message is lost."""
         exchange, seconds = sent.exchange, now - sent.exchange.began
         exchange.open -= 1
         if exchange.wait is not None:

@@ -143,7 +143,7 @@ class _ReadableGrid(GridView):
                 if self._failed > _LOST_IN_A_ROW:
                     raise
                 log(WARNING, "Replies could not be read: %s: %s", type(error).__name__, printable(error))
-                break  # if the SuperLink is down, the calls for the other replies would also fail slowly
+                break  # if the SuperLink is down, each further call would fail, too, and only after a wait
             self._failed = 0
             for reply in readable(found):
                 if reply.metadata.reply_to_message_id in open_:

@@ -101,7 +101,7 @@ class Poll:
         The names that the app expects for the array record and the config record of a message.
     probes : bool (default: False)
         Whether nothing is known about the clients' app yet. Then one client is asked first, and the others
-        only if the app has a handler for the question: without a handler, each question logs an error in its
+        only if the app has a handler for the question: without a handler, each question logs an error in the
         client. If the run cannot go on without the answers, two more clients are asked before the run ends,
         since a single client may be wrong, or lie.
     """
