@@ -36,8 +36,8 @@ _RESULTS = "results.jsonl"
 _UNFINISHED = ".unfinished"  # the suffix of a file while it is written
 _REFUSED = ".refused"  # the suffix of a refused file, once the run has continued from an earlier file
 _POLL_INTERVAL = 0.05  # the seconds between two attempts to lock the folder
-_BUDGETS = re.compile(r"Budgets\((\d+), (.+)\)")
-_NOWHERE = object()
+_BUDGETS = re.compile(r"Budgets\((\d+), (.+)\)")  # the repr of `options.Budgets`
+_NOWHERE = object()  # in place of a setting that only the other of two fingerprints has
 
 
 class CheckpointError(ValueError):

@@ -128,7 +128,7 @@ def _import(name: str) -> None:
 
 
 def _files_since(before: set[str]) -> list[Path]:
-    """Return the files of the modules of `sys.modules` that are not in ``before``, see `files`."""
+    """Return the files of modules whose names were not in ``before``, except those that `files` omits."""
     own = {each.partition(".")[0] for each in _loaded_names()}
     found = []
     for name in set(sys.modules) - before:

@@ -87,7 +87,8 @@ class SelectionStrategy(Strategy):
         except ``fraction_evaluate``.
     seed : int (default: 0)
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
-        of differential privacy and, with ``flics-private``, the draws of the clients.
+        of differential privacy and, with ``flics-private``, the draws by which clients decide whether they
+        take part.
     num_rounds : int, optional
         The planned number of rounds, >= 1. Some selectors derive settings from it (default: the
         ``num_rounds`` of `start`). A resumed run keeps the number of its first start.

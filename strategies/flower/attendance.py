@@ -112,10 +112,10 @@ class Attendance:
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
 
-        Both a new run and a resumed run wait for ``min_available_clients`` clients. If a resumed run has
-        fewer clients, not counting removed clients, it waits for all of them, but at least for the quorum. A
-        resumed run also goes on if the quorum is online and no further client has come for 5 seconds. A
-        warning is logged if all clients of a resumed run are new.
+        Both a new run and a resumed run wait for ``min_available_clients`` clients. If a checkpoint has fewer
+        clients than that, not counting removed clients, the resumed run waits for all of them, but at least
+        for a quorum. A resumed run also goes on if a quorum is online and no further client has come for 5
+        seconds. A warning is logged if all clients of a resumed run are new.
 
         Raises
         ------

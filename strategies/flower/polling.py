@@ -112,7 +112,7 @@ class Poll:
     arrays_key: str = "arrays"
     config_key: str = "config"
     probes: bool = False
-    _evaluates: bool | None = field(default=None, init=False)  # None: unknown before the first poll
+    _evaluates: bool | None = field(default=None, init=False)  # whether to ask with EVALUATE; None: undecided
     _ever_answered: bool = field(default=False, init=False)
     _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
     _asked: set[str] = field(default_factory=set, init=False)  # the kinds of questions that were asked

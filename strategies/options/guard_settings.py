@@ -27,7 +27,7 @@ class GuardSettings:
         How many standard deviations below the centre the agreement of an update's direction with the other
         updates may lie, in [0.1, 1000]. The value 1000 turns this comparison off.
     factor : float (default: 2)
-        In [1, 1e9]. A value of at most ``factor`` times the centre is always plausible.
+        In [1, 1e9]. A value of at most ``factor`` times the median of these values is always plausible.
     draws : float (default: 2)
         In [1, 1e9]. With a biased selector that learns from clients, a client gets at most ``draws`` times
         its share of the draws. See "Draws" in `Guard`.
