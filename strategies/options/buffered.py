@@ -16,12 +16,13 @@ class Buffered:
     """Rounds that do not wait for slow clients: the model moves after every K arrivals.
 
     The server keeps ``concurrency`` clients busy. An *arrival* is a usable update. Arrivals are gathered in a
-    buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
-    them, and the places that became free are filled with clients that train from the new model. The other
-    clients go on training from the model that they have. The *staleness* τ of an update is the number of
-    rounds that ended while its client trained. The buffer is that of FedBuff (Nguyen et al. 2022, Federated
-    Learning with Buffered Asynchronous Aggregation). The weights are different from FedBuff's: they keep the
-    aggregate unbiased although clients differ in speed, see `strategies.rounds.buffered.buffer.Buffer`.
+    buffer. When the buffer holds ``size`` arrivals that count (see ``size``), the round ends: the server
+    takes one step from all arrivals, and the places that became free are filled with clients that train from
+    the new model. The other clients go on training from the model that they have. The *staleness* τ of an
+    update is the number of rounds that ended while its client trained. The buffer is that of FedBuff (Nguyen
+    et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are different from
+    FedBuff's: they keep the aggregate unbiased although clients differ in speed, see
+    `strategies.rounds.buffered.buffer.Buffer`.
 
     Attributes
     ----------
