@@ -36,8 +36,8 @@ _RESULTS = "results.jsonl"
 _UNFINISHED = ".unfinished"  # the suffix of a file while it is written
 _REFUSED = ".refused"  # the suffix of a refused file, once the run has continued from an earlier file
 _POLL_INTERVAL = 0.05  # the seconds between two attempts to lock the folder
-_BUDGETS = re.compile(r"Budgets\((\d+), (.+)\)")
-_NOWHERE = object()
+_BUDGETS = re.compile(r"Budgets\((\d+), (.+)\)")  # the repr of `options.Budgets`
+_NOWHERE = object()  # in place of a setting that only the other of two fingerprints has
 
 
 class CheckpointError(ValueError):
@@ -179,7 +179,7 @@ class CheckpointFolder:
             return None
 
     def rounds(self) -> list[int]:
-        """Return the rounds that have a checkpoint file, ascending. The file may be damaged."""
+        """Return the rounds that have a checkpoint file, ascending. Some files may be damaged."""
         found = (_FILE_NAME.fullmatch(file.name) for file in self.path.glob("round-*"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -365,8 +365,8 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # The whole member is read first, because zip checks the checksum at the member's end. The array's header,
-    # which holds the shape, may be damaged.
+    # The whole member is read before NumPy parses it: zip checks the checksum only at the member's end, and
+    # the header, from which NumPy takes the array's shape, may be damaged.
     member = archive.getinfo(f"{name}.npy")
     if member.compress_type != zipfile.ZIP_STORED:  # a compressed array could expand to any size
         raise CheckpointError(f"{member.filename} is compressed, which Cohort never does")
@@ -397,7 +397,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    """Return the repr of a value, but K and the budget for the stored form of `Budgets`."""
+    """Return the repr of a value. For text that is the repr of a `Budgets`, return its K and its budget."""
     budgets = _BUDGETS.fullmatch(value) if isinstance(value, str) else None
     if budgets is None:
         return repr(value)

@@ -1,9 +1,9 @@
 """Imports selectors and tasks from other packages, and from files that the user names (`--import`).
 
-`cohort simulate --import my.py` calls `name_modules`, which puts the file into the environment variable
-`VARIABLE`. Each process that the command starts calls `load`, which imports the file there, too. A package
-has an entry point in one of the groups `GROUPS`: a selector class, or a module that calls `register` of
-`selectors` or of `tasks`.
+`cohort simulate --import my.py` calls `name_modules`, which puts the path of the file into the environment
+variable that `VARIABLE` names. Each process that the command starts calls `load`, which imports the file in
+this process, too. A package offers selectors or tasks through an entry point in one of the groups `GROUPS`.
+The entry point names a selector class, or a module that calls `register` of `selectors` or of `tasks`.
 
 This package is `strategies` in the app and `flwr_cohort` in the published library. In a process of the app, a
 module that imports `flwr_cohort` gets the modules of the app, so a class is the same class under both names.
@@ -100,7 +100,7 @@ def load() -> None:
 def files() -> list[Path]:
     """Return the files that `load` has imported, also indirectly.
 
-    Modules of the standard library and of this installation are not listed. A module in site-packages is
+    Modules of the standard library and of Cohort itself are not listed. A module in site-packages is
     listed only if an entry point or a named module belongs to its package.
     """
     return sorted({path for found in _loaded.values() for path in found})
@@ -116,7 +116,7 @@ def _import(name: str) -> None:
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError("there is no such file")
-    # The file's folder comes last: a module beside the file must not replace a module of this installation.
+    # The folder comes last in the search path: a module beside the file must not hide another module.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     unique = f"{_PREFIX}_{sha256(name.encode()).hexdigest()[:8]}_{path.stem}"
@@ -128,7 +128,7 @@ def _import(name: str) -> None:
 
 
 def _files_since(before: set[str]) -> list[Path]:
-    """Return the files of the modules of `sys.modules` that are not in ``before``, see `files`."""
+    """Return the files of modules whose names were not in ``before``, except those that `files` omits."""
     own = {each.partition(".")[0] for each in _loaded_names()}
     found = []
     for name in set(sys.modules) - before:
@@ -152,7 +152,7 @@ def _log() -> logging.Logger:
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds each module of the library `flwr_cohort` as the module with the same code in this package."""
+    """Makes an import of a module of `flwr_cohort` return the module of this package with the same code."""
 
     def __init__(self) -> None:
         self._specs: dict[str, ModuleSpec | None] = {}

@@ -236,6 +236,6 @@ def _exponents(note: ConfigRecord | None) -> dict[str, int]:
 
 
 def _stays(content: RecordDict) -> bool:
-    """Return whether a message must not be rounded: it already is, or its client masks the update."""
+    """Return whether a message must not be rounded: it is rounded already, or its client masks the update."""
     configs = of_kind(content, ConfigRecord)
     return HALF in configs or any(REPORT_NORM in config for config in configs.values())

@@ -415,7 +415,7 @@ class Flics(SelectionStrategy):
         takes part late in the run gets no huge weight. Above 0, it causes a bias that goes to 0 over rounds.
     design : {"coins", "numbers"} (default: "coins")
         How a group's clients are drawn. "coins": a coin decides for each client. "numbers": first the number
-        of clients is drawn, and then this many clients of the group. Only without ``private``.
+        of clients is drawn, and then this many clients of the group.
     cost_budget : float, optional
         The limit of a round's expected cost, which is the sum of the selected clients' costs (default: none).
         Clients report their costs, or you declare them: ``Overrides(settings={"costs": {...}})``, by
@@ -428,12 +428,15 @@ class Flics(SelectionStrategy):
     private : bool (default: False)
         If True, the server does not learn any client's group: clients report their groups by randomised
         response, and decide themselves whether they take part. The app then needs the handlers
-        ``query.group`` and ``query.invitation``, and ``group_shares`` must be given.
+        ``query.group`` and ``query.invitation``. ``group_shares`` must then be given, and none of ``groups``,
+        ``min_shares``, ``beta``, ``design``, ``cost_budget`` and ``energy_budgets``.
     epsilon : float, optional
-        ε of the report of the group, > 0 (default: 2.0). Only if ``private``.
+        The ε of differential privacy with which a client reports its group, > 0 (default: 2.0). Only if
+        ``private``.
     coin_epsilon : float, optional
-        ε of the client's decision to take part in a round: the decision depends on the group, and ε limits
-        what it reveals (default: no limit). Only if ``private``.
+        The ε of differential privacy with which a client decides whether it takes part in a round. The
+        decision depends on the client's group, and ε limits what the decision reveals about the group
+        (default: no limit). Only if ``private``.
     **options
         The other parameters of `SelectionStrategy`.
 

@@ -81,8 +81,8 @@ class ResultsFile:
         Returns
         -------
         str
-            The reason why some of these lines are missing or damaged; empty if all lines are intact. It is
-            also empty if the whole file is missing, because the run can continue without earlier results.
+            What is missing or damaged in these lines; empty if all lines are intact. The text is also empty
+            if the whole file is missing, because the run can continue without earlier results.
         """
         length, found = int(stored["length"]), hashlib.sha256()
         if not self.path.exists():

@@ -87,7 +87,8 @@ class SelectionStrategy(Strategy):
         except ``fraction_evaluate``.
     seed : int (default: 0)
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
-        of differential privacy and, with ``flics-private``, the draws of the clients.
+        of differential privacy and, with ``flics-private``, the draws by which clients decide whether they
+        take part.
     num_rounds : int, optional
         The planned number of rounds, >= 1. Some selectors derive settings from it (default: the
         ``num_rounds`` of `start`). A resumed run keeps the number of its first start.
@@ -122,8 +123,8 @@ class SelectionStrategy(Strategy):
         The control variates: arrays that the server remembers for each client, to reduce variance (FedVARP)
         or client drift (SCAFFOLD), see `rounds.control_variates` (default: none).
     mode : Buffered, optional
-        Rounds do not wait for slow clients: the model moves after every K arrivals, while C clients are kept
-        busy, see `Buffered` (default: each round waits for its clients).
+        Rounds do not wait for slow clients: the model moves whenever K updates have arrived, while a fixed
+        number of clients trains at any time, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives S times its weight (``update-weight``), where S is the number of selected clients. The client
@@ -417,7 +418,8 @@ class SelectionStrategy(Strategy):
         num_rounds : int (default: 3)
             The number of the last round.
         timeout : float, optional
-            A limit, in seconds, of a round's wait for replies, besides ``deadlines.round`` (default: none).
+            The longest wait for the replies of a round, in seconds. It has an effect only if it is less than
+            ``deadlines.round`` (default: only ``deadlines.round`` applies).
         train_config, evaluate_config : ConfigRecord, optional
             Entries for the config of TRAIN and EVALUATE messages (default: none).
         evaluate_fn : callable, optional
@@ -635,7 +637,7 @@ class SelectionStrategy(Strategy):
         left out.
         """
         if not self._step.fraction_evaluate:
-            return []  # and do not list the nodes: that takes long with a million nodes
+            return []  # before the nodes are listed, which takes long with a million nodes
         here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
         if self._clients.are_known:
             here = np.setdiff1d(here, self._clients.logic.silent(server_round + 1))
@@ -650,7 +652,7 @@ class SelectionStrategy(Strategy):
 
     @property
     def group_metrics(self) -> dict[str, MetricRecord]:
-        """The averages of the last evaluation by clients, in each group that replied."""
+        """The average metrics of each group in the last evaluation by clients, if a client of it replied."""
         return self._evaluation.by_group
 
     def groups(self) -> list[str | None]:

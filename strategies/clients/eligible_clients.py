@@ -42,6 +42,7 @@ class EligibleClients:
         self._declared: Mapping[str, Mapping[str, Any]] = {} if overrides is None else overrides.properties
         self._groups = groups or Groups()
         self.conditions = Eligibility()
+        # The last conditions on names, the value of `Roster.changes`, and (M,) who is eligible.
         self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
 
     def begin(self, round: int) -> None:

@@ -12,7 +12,7 @@ Sources:
   mechanisms compose to one Gaussian mechanism with 1/z² = sum_i 1/z_i², where z = σ/bound. This also holds if
   later questions depend on earlier answers.
 
-``cohort bench papers report-noise`` measures how much of the gain of selection is left with this noise.
+``cohort bench papers report-noise`` measures how much worse selection gets with this noise.
 
 This noise does not protect the update (which may be masked or have noise of its own), the number of examples,
 or the fact that a client takes part. Nor does it protect against attacks on the rounding of floating-point
@@ -72,7 +72,7 @@ class GaussianMechanism:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """The smallest z = σ/bound that is (ε, δ)-private."""
+        """The smallest z = σ/bound with which a report is (ε, δ)-private."""
         low, high = _SMALLEST_MU, _LARGEST_MU  # bounds of μ = 1/z; least_delta grows with μ
         for _ in range(_BISECTIONS):
             middle = sqrt(low * high)
@@ -133,7 +133,7 @@ def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
     low, high = (
         0.0,
         mu**2 / 2 + mu * sqrt(2 * log(1 / delta)),
-    )  # by zCDP: Bun, Steinke (2016), Proposition 1.3
+    )  # the upper bound of ε by concentrated differential privacy: Bun, Steinke (2016), Proposition 1.3
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if least_delta(mu, middle) <= delta else (middle, high)

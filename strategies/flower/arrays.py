@@ -48,8 +48,8 @@ def decode(array: Array) -> NDArray[Any]:
         return array.numpy()
     if array.stype != _NPY:
         raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
-    # In version 1.0 the header's length is in the two bytes before the header. Replies to one message have
-    # equal headers, which NumPy parses as Python code, so the results are remembered.
+    # In version 1.0 the header's length is in the two bytes before the header. The replies of all clients
+    # have equal headers, and NumPy needs long to parse one (as Python code), so the results are remembered.
     header = array.data[: 10 + int.from_bytes(array.data[8:10], "little")]
     is_short = array.data[6:8] == _VERSION_1 and len(header) <= _SHORT
     shape, columns_first, dtype, begin = _parsed(header) if is_short else _header(array.data)

@@ -41,7 +41,7 @@ _NOBODY_IS_BACK = (
     "without an identity are known by node id, which is new in each Flower simulation: make the app a "
     "flwr_cohort.ReportingClientApp, or register names"
 )
-_SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
+_SETTLED = 5.0  # s without a further client, after which a resumed run goes on if a quorum is online
 
 
 class NotEnoughClientsError(RuntimeError):
@@ -112,10 +112,10 @@ class Attendance:
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
 
-        Both a new run and a resumed run wait for ``min_available_clients`` clients. If a resumed run has
-        fewer clients, not counting removed clients, it waits for all of them, but at least for the quorum. A
-        resumed run also goes on if the quorum is online and no further client has come for 5 seconds. A
-        warning is logged if all clients of a resumed run are new.
+        Both a new run and a resumed run wait for ``min_available_clients`` clients. If a checkpoint has fewer
+        clients than that, not counting removed clients, the resumed run waits for all of them, but at least
+        for a quorum. A resumed run also goes on if a quorum is online and no further client has come for 5
+        seconds. A warning is logged if all clients of a resumed run are new.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class Attendance:
             here = self.roster.available(online)
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
-        if self._unasked and self._questions.asks(online):  # clients of this app can report their identities
+        if self._unasked and self._questions.asks(online):  # by now, nodes are asked: so ask these, too
             unasked = {node for node in online if node in self._unasked}
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
@@ -258,9 +258,9 @@ class Attendance:
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
-        """Rename a client that is registered by its node id to the identity that it claims, if this is free.
+        """Give a client that is registered by its node id the identity that it claims, if nobody else has it.
 
-        Return a line for the log, or "" if the client was not renamed.
+        Return a line for the log, or "" if the client's identity is unchanged.
         """
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .exchanges import ExchangeGrid
 
 _AFTER_FAILURE = 1.0  # s, the pause if no message could be sent, since the caller tries again at once
-_FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
+# s, the shortest pause between two looks for replies; and the pause as a share of the time since `_last`.
+_FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05
 
 
 def buffered_group(round: int) -> str:
@@ -43,10 +44,10 @@ class _Exchange:
     """Messages that were sent at the same time, and the wait for their replies."""
 
     began: float  # s on the clock
-    limit: float  # s after ``began``
+    limit: float  # how long replies are accepted, s after ``began``
     wait: Wait | None
     open: int  # how many of its messages have no reply yet
-    closed: bool = False  # whether the places of its clients without a reply are free
+    closed: bool = False  # whether the wait has ended, so that clients without a reply hold no places
     end: float = inf  # when its clients without a reply lose their places, s on the clock; see `update`
 
     def update(self) -> None:
@@ -155,7 +156,7 @@ class InFlight:
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:
-        """Let the wait learn that a message has a reply: the client's own, or an error in its place."""
+        """Let the wait learn that the client replied (``own``), or that its message is lost."""
         exchange, seconds = sent.exchange, now - sent.exchange.began
         exchange.open -= 1
         if exchange.wait is not None:

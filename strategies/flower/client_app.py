@@ -67,7 +67,7 @@ class ReportingClientApp(ClientApp):
         self._own_queries: set[str] = set()  # the types of queries that the app itself answers
 
     def query(self, action: str = "default", **options: Any) -> Any:
-        """Register a query function, as in Flower's ClientApp. It replaces the answer of this class."""
+        """Register a query function, as in Flower's ClientApp. It replaces this class's own answer."""
         self._own_queries.add(f"query.{action}")
         return super().query(action, **options)
 

@@ -83,16 +83,17 @@ class GridView(Grid):
 
 _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
-_LONGEST_LOOK = 1.0  # s; if a look takes longer, the SuperLink is slow, and clients are not to blame
+_LONGEST_LOOK = 1.0  # s; what a look takes beyond this prolongs the wait, since the SuperLink is slow
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies take
 
 
 class LateReplies:
-    """Looks for late replies, but so rarely that the looks do not delay the rounds.
+    """Looks for replies that come after their exchange, but so rarely that the looks do not delay the rounds.
 
-    If there is no reply, the SuperLink may take a second to answer a look. So a client that never replies
-    would delay each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
+    If there is no reply, the SuperLink may take a second to answer a look. So one look in each round would
+    delay each round by a second while a client does not reply. Therefore, a look that took t seconds is
+    followed by 20 t seconds without a look.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,7 @@ class _ReadableGrid(GridView):
                 if self._failed > _LOST_IN_A_ROW:
                     raise
                 log(WARNING, "Replies could not be read: %s: %s", type(error).__name__, printable(error))
-                break  # if the SuperLink is down, the calls for the other replies would also fail slowly
+                break  # if the SuperLink is down, each further call would fail, too, and only after a wait
             self._failed = 0
             for reply in readable(found):
                 if reply.metadata.reply_to_message_id in open_:
@@ -283,7 +284,7 @@ class ExchangeGrid(GridView):
             if not waiting or missing <= 0:
                 break
             if now >= end:
-                waited = max(waited, lasts - stalled)  # rounding must not make `waited` smaller
+                waited = max(waited, lasts - stalled)  # `waited` must not be less because of rounding
                 break
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
             self.clock.sleep(max(0.0, min(looked + pause, end) - now))

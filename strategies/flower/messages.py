@@ -150,7 +150,7 @@ def read_loss(content: RecordDict, wanted: str | None) -> float:
 
 
 def read_reply(message: Message, size_key: str) -> Reply:
-    """Read a TRAIN reply. If it has an error, the error becomes its ``failure``. Arrays are decoded later."""
+    """Read a TRAIN reply. An error becomes the result's ``failure``. Arrays are decoded later."""
     if message.has_error():
         return Reply(failure=why_failed(message))
     records = list(of_kind(message.content, ArrayRecord).values())
@@ -194,7 +194,7 @@ def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[
     replies : sequence of Reply
         The replies (S,) of the selected clients.
     reply_seconds : ndarray, shape (S,)
-        The seconds until the server had each reply, NaN for none; or empty.
+        The seconds until the server had each reply; NaN: no reply. Empty if no time is known.
     """
     return replace(
         record,
@@ -210,7 +210,7 @@ class TrainingRound:
 
     chosen: Chosen
     arrays: ArrayRecord  # w_t
-    # (S,) aligned with the selected clients. In a buffered round: at most one, for the server strategy.
+    # (S,) one for each selected client. In a buffered round: at most one, which only the server step uses.
     messages: list[Message]
     began: float  # when enough clients were available, before the poll; s on the clock
     # When the TRAIN messages were made, s on the clock. In a buffered round: when places were first filled.

@@ -101,7 +101,7 @@ class Poll:
         The names that the app expects for the array record and the config record of a message.
     probes : bool (default: False)
         Whether nothing is known about the clients' app yet. Then one client is asked first, and the others
-        only if the app has a handler for the question: without a handler, each question logs an error in its
+        only if the app has a handler for the question: without a handler, each question logs an error in the
         client. If the run cannot go on without the answers, two more clients are asked before the run ends,
         since a single client may be wrong, or lie.
     """
@@ -112,7 +112,7 @@ class Poll:
     arrays_key: str = "arrays"
     config_key: str = "config"
     probes: bool = False
-    _evaluates: bool | None = field(default=None, init=False)  # None: unknown before the first poll
+    _evaluates: bool | None = field(default=None, init=False)  # whether to ask with EVALUATE; None: undecided
     _ever_answered: bool = field(default=False, init=False)
     _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
     _asked: set[str] = field(default_factory=set, init=False)  # the kinds of questions that were asked

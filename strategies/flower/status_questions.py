@@ -77,7 +77,7 @@ class StatusQuestions:
         self._heard = False  # whether a reply held an identity that was not asked for
         self._probed = False  # whether the first few nodes have been asked
         self._lacking = 0  # how many answers stated that the app has no status handler
-        # node that sent no answer, or an error -> (when to ask it again, the pause until then), both in s
+        # node that did not answer, or sent an error -> (when to ask it again, the pause until then), in s
         self._silent: dict[int, tuple[float, float]] = {}
         self._errors: dict[int, int] = {}  # node -> how many errors it has sent in a row
         self._unanswered: dict[str, int] = {}  # message id of a question -> node
@@ -108,7 +108,7 @@ class StatusQuestions:
         self._heard = True
 
     def hurry(self) -> None:
-        """Allow the next look for late answers at once, because there is nothing that it could delay."""
+        """Allow the next look for late answers at once, for a caller that has to wait anyway."""
         self._late.hurry()
 
     def state(self) -> dict[str, Any]:
@@ -173,10 +173,10 @@ class StatusQuestions:
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """Accept answers to new questions, and to the last earlier question to each of their nodes.
+        """Accept the answers to new questions. ``asked`` holds the node of each question, by message id.
 
-        Answers of these nodes to older questions are no longer accepted. ``asked`` holds the node of each new
-        question, by the id of its message.
+        A node's answer to the last question before the new one is still accepted, but its answers to older
+        questions are not.
         """
         nodes = set(asked.values())
         last = {node: each for each, node in self._unanswered.items()}  # of each node: its newest question

@@ -16,12 +16,13 @@ class Buffered:
     """Rounds that do not wait for slow clients: the model moves after every K arrivals.
 
     The server keeps ``concurrency`` clients busy. An *arrival* is a usable update. Arrivals are gathered in a
-    buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
-    them, and the places that became free are filled with clients that train from the new model. The other
-    clients go on training from the model that they have. The *staleness* τ of an update is the number of
-    rounds that ended while its client trained. The buffer is that of FedBuff (Nguyen et al. 2022, Federated
-    Learning with Buffered Asynchronous Aggregation). The weights are different from FedBuff's: they keep the
-    aggregate unbiased although clients differ in speed, see `strategies.rounds.buffered.buffer.Buffer`.
+    buffer. When the buffer holds ``size`` arrivals that count (see ``size``), the round ends: the server
+    takes one step from all arrivals, and the places that became free are filled with clients that train from
+    the new model. The other clients go on training from the model that they have. The *staleness* τ of an
+    update is the number of rounds that ended while its client trained. The buffer is that of FedBuff (Nguyen
+    et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are different from
+    FedBuff's: they keep the aggregate unbiased although clients differ in speed, see
+    `strategies.rounds.buffered.buffer.Buffer`.
 
     Attributes
     ----------
@@ -31,8 +32,8 @@ class Buffered:
         K, the number of arrivals in a round, >= 1 (default: ``clients_per_round``). A round has fewer if no
         further client can be asked, and no client holds a place. It has more if some clients reply much
         faster than others: a client's arrivals count at most twice as often as those of the average client.
-        The first round of a run ends after C arrivals if C is more than K, so that the fastest clients are
-        not most of the buffer before any norm or direction is known.
+        With ``count_busy``, the first round of a run ends after C arrivals if C is more than K, so that the
+        fastest clients are not most of the buffer before any norm or direction is known.
     max_staleness : int (default: 100)
         The largest staleness of an update that is used, >= 0. A staler update is rejected. The record of the
         round in which it arrives lists its client (``failures`` of `RoundRecord`) and counts it
@@ -42,14 +43,14 @@ class Buffered:
         A power in [0, 10]: the weight of an update is multiplied by (1 + τ)^-staleness_power. FedBuff's
         power is 0.5. Stale updates are mostly those of slow clients, so a power above 0 biases the aggregate
         against these clients. `strategies.rounds.buffered.buffer.Buffer` explains why this bias is not
-        corrected. With 0, one update of a client that was busy for long has a large weight: if liars may hold
-        updates back, or the learning rate is nearly too large, set 0.5 (docs/security.md).
+        corrected. With 0, one update of a client that was busy for long has a large weight: if dishonest
+        clients may hold updates back, or the learning rate is nearly too large, set 0.5 (docs/security.md).
     count_busy : bool (default: True)
-        Whether each draw also adds to the weight of the updates that busy clients are working on. This keeps
-        the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff, the
-        aggregate is biased towards fast clients, which are idle more often. Any K arrivals then end a round,
-        no matter which clients send them. With selectors that are biased on purpose, draws never add to the
-        weights of busy clients.
+        Whether each draw of an idle client also adds to the weights of the updates that busy clients are
+        working on. This keeps the aggregate unbiased although only idle clients can be drawn. With False, as
+        in FedBuff, the aggregate is biased towards fast clients, which are idle more often. Any K arrivals
+        then end a round, no matter which clients send them. With selectors that are biased on purpose, draws
+        never add to the weights of busy clients.
 
     Raises
     ------

@@ -33,9 +33,10 @@ class Deadlines:
         must train before they answer, ``round`` applies instead.
     shortest : float (default: 3)
         The server waits at least this long for an answer, unless the upper limit is lower. If this value is
-        infinite, the server waits for a missing answer until the upper limit. For a client that has never
-        answered a message of this kind, the server also waits until the upper limit while it knows too few
-        answer times: fewer than half the number of clients that it asked, and fewer than 64.
+        infinite, the server waits for a missing answer until the upper limit. It also does so for a client
+        that has never answered a message of the same kind (status question, poll, training, ...), while it
+        knows too few times of answers to such messages: fewer than 64, and fewer than half the number of
+        clients that it asked.
 
     Raises
     ------

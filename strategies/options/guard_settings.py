@@ -27,7 +27,7 @@ class GuardSettings:
         How many standard deviations below the centre the agreement of an update's direction with the other
         updates may lie, in [0.1, 1000]. The value 1000 turns this comparison off.
     factor : float (default: 2)
-        In [1, 1e9]. A value of at most ``factor`` times the centre is always plausible.
+        In [1, 1e9]. A value of at most ``factor`` times the median of these values is always plausible.
     draws : float (default: 2)
         In [1, 1e9]. With a biased selector that learns from clients, a client gets at most ``draws`` times
         its share of the draws. See "Draws" in `Guard`.
@@ -41,8 +41,8 @@ class GuardSettings:
         1 <= quarantine <= longest_quarantine.
     signed_losses : bool (default: False)
         Whether a loss may be negative, such as a negative log-likelihood of densities. With True, limits
-        apply to the losses instead of their logarithms. The limits still count standard deviations; constants
-        in the unit of the logarithm are multiplied by ``|centre|``.
+        apply to the losses instead of their logarithms. ``deviations`` then counts standard deviations of
+        losses, and a loss of at most ``centre + (factor - 1) |centre|`` is always plausible.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class GuardSettings:
             checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
         checks.real("guard.factor", self.factor, low=1, high=1e9)
         checks.real("guard.draws", self.draws, low=1, high=1e9)
-        checks.integer("guard.window", self.window, low=32)  # RECENT in rounds/guard/plausible_limits.py
+        checks.integer("guard.window", self.window, low=32)  # 32: RECENT in rounds/guard/plausible_limits.py
         checks.integer("guard.memory", self.memory, low=1, high=8)
         checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
         checks.integer("guard.quarantine", self.quarantine, low=1)

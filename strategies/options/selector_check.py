@@ -27,7 +27,7 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
     clients_per_round : int
         K, >= 1. The selector is made for this many clients, with placeholders for settings per client.
     settings : mapping of str to value
-        The other settings of the selector, by name.
+        The selector's settings, by name.
     num_rounds : int
         The number of rounds of the run, >= 1.
 

@@ -41,8 +41,8 @@ class Gathered(NamedTuple):
     chosen: Chosen
     replies: list[Reply]  # (S,) of the clients whose training ended
     seconds: NDArray[np.float64]  # (S,) s until each of these clients replied; NaN = no reply
-    asked: float  # when free places were filled for the first time, s on the grid's clock
-    arrived: float  # when the last reply came, s on the grid's clock
+    asked: float  # when free places were first filled in this round, s on the grid's clock
+    arrived: float  # when the wait for replies ended, s on the grid's clock
 
 
 class BufferedRounds:
@@ -60,7 +60,7 @@ class BufferedRounds:
     Attributes
     ----------
     models : dict of int to ArrayRecord
-        Round -> w_t, the model from which the clients asked in this round train.
+        Round -> the model from which the clients that were asked in that round train.
     """
 
     def __init__(self, training: ClientTraining, roster: Roster, size_key: str) -> None:
@@ -80,8 +80,8 @@ class BufferedRounds:
     ) -> Gathered:
         """Keep clients busy until the buffer is full, and return the replies and times of the round.
 
-        If no client holds a place, the round ends with the replies so far. If there are none, the round first
-        waits for a reply of an overdue client, if there is one.
+        If no client holds a place, the round ends with the replies so far. If there are no replies yet, the
+        round first waits for an overdue client, if there is one.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class BufferedRounds:
         logic : RoundLogic
             The rounds' logic, with the buffer.
         arrays : ArrayRecord
-            w_t.
+            The model w_t of this round.
         config : ConfigRecord
             The entries that the server strategy puts into each message's config.
         grid : ExchangeGrid
@@ -161,8 +161,8 @@ class BufferedRounds:
     def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:
         """Return the clients that were in flight at the checkpoint, by the round in which they were asked.
 
-        Their models are loaded, with their arrays in the order of ``arrays``. The result is empty except in
-        the first round after a resume.
+        The models from which they train are loaded, with arrays in the order of ``arrays``. The result is
+        empty except in the first round after a resume.
         """
         found: dict[int, list[int]] = {}
         if self._restored is not None:
@@ -223,7 +223,7 @@ class _Ended:
         self.buffer.end(client, not reply.failure)
 
     def _moved(self, reply: Reply, version: int) -> Reply:
-        """Return a reply with its update added to w_t instead of the model of round ``version``."""
+        """Return a reply whose update is added to w_t, and not to the model of round ``version``."""
         base = self.models[version]
         if reply.arrays is None or base is self.arrays:
             return reply

@@ -37,7 +37,8 @@ class ClientEvaluation:
     Parameters
     ----------
     step : ServerStep
-        Its strategy makes the messages and averages the metrics; the share is its ``fraction_evaluate``.
+        Its strategy makes the messages and averages the metrics. ``step.fraction_evaluate`` is the share of
+        the clients.
     roster : Roster
         The known clients.
     groups : Groups
@@ -50,7 +51,7 @@ class ClientEvaluation:
     Attributes
     ----------
     by_group : dict of str to MetricRecord
-        The averages of the last evaluation in each group that replied.
+        For each group of which a client replied, the average metrics of the group in the last evaluation.
     """
 
     def __init__(self, step: ServerStep, roster: Roster, groups: Groups, seed: int, deadline: float) -> None:

@@ -67,9 +67,9 @@ class RoundEnding:
         replies : sequence of Reply
             The replies (S,) of the selected clients.
         seconds : ndarray, shape (S,)
-            The seconds until the server had each reply, NaN for none; or empty.
+            The seconds until the server had each reply; NaN: no reply. Empty if no time is known.
         arrived : float
-            When the last reply came, in seconds on the grid's clock.
+            When the wait for replies ended, in seconds on the grid's clock.
         """
         for client, reply in zip(training.chosen.selection.clients, replies, strict=True):
             if not reply.failure or not reply.report.available:

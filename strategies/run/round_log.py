@@ -83,7 +83,8 @@ class RoundLog:
     def ended(self, record: RoundRecord, back_in: Callable[[int, int], int]) -> None:
         """Log the failures, the clipped values and the quarantined clients of a round.
 
-        ``back_in`` is `RoundLogic.end_of_quarantine`.
+        ``back_in`` takes the round and a quarantined client, and returns the first later round in which the
+        client is not quarantined (`RoundLogic.end_of_quarantine`).
 
         Two warnings are logged at most once: that no client reports what the selector learns from, and, after
         the first round with a usable reply, that no client has reported its data size.

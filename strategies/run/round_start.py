@@ -30,7 +30,7 @@ class RoundOpening:
     eligible : EligibleClients
         The clients that meet the conditions of the round.
     clients : SelectorClients
-        The clients as the selector knows them. The first round creates the selector.
+        Creates the selector in the first round, and tells it which clients join, leave or change.
     poll : Poll
         Asks candidates.
     rates : Schedule
@@ -70,8 +70,8 @@ class RoundOpening:
         number : int
             The round.
         arrays : ArrayRecord
-            The model w_t. Before the first selection, some selectors ask clients for the norm of an update of
-            w_t.
+            The model w_t. Before the first selection, some selectors ask clients to train from w_t and to
+            report the norm of the update.
         config : ConfigRecord
             The config of the messages that ask for these norms.
         grid : ExchangeGrid

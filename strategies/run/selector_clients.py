@@ -154,7 +154,11 @@ class SelectorClients:
 def needs_status(
     kind: type[Selector], settings: Settings, overrides: Overrides, eligible: EligibleClients
 ) -> bool:
-    """Return whether the run needs what only a status report says. Another project's app may send none."""
+    """Return whether the run needs status reports, which another project's app may not send.
+
+    It needs them for groups, costs, energies or properties that the operator does not declare, and if the
+    selector polls for something else than losses.
+    """
     reported = {GROUPS}.intersection(kind.per_client) | settings.needs_per_client
     by_property = eligible.conditions.needs_properties and not overrides.properties
     return bool(reported - overrides.settings.keys() or kind.polls_for - {"loss"} or by_property)

@@ -57,8 +57,8 @@ class ClientTraining:
     variates : ClientVariates or None
         The control variates. With SCAFFOLD, messages also hold the record `CONTROL`.
     masked : bool
-        Whether clients mask their updates. Then each message holds S times the client's weight, and the
-        client reports a norm.
+        Whether clients mask their updates. Then each message holds the client's weight times the number
+        of selected clients, and the client reports the norm of its update.
     """
 
     def __init__(
@@ -160,7 +160,8 @@ class ClientTraining:
     ) -> MetricRecord:
         """Return the clients' metrics, averaged by the server strategy's function.
 
-        ``num-clients`` is added, and ``train-loss`` if the clients reported losses.
+        ``num-clients`` is added, and ``train-loss`` if clients reported losses and there is no metric
+        ``train_loss``.
 
         Parameters
         ----------
@@ -186,6 +187,6 @@ class ClientTraining:
         )
         metrics = found or MetricRecord()
         metrics["num-clients"] = int(responded.sum())
-        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # the name in Flower's quickstarts
+        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # as Flower's quickstarts name it
             metrics["train-loss"] = record.train_loss
         return metrics
