@@ -96,7 +96,8 @@ if it were scaled down to this norm."""
 def mean_weights(sizes: Floats, norms: Floats) -> Floats:
     """Return (n,) the weight of each update in the mean of n updates: λ_i min(1, 10 median/||u_i||).
 
-    Without the limit, one huge update would determine the mean, and all others would be equally far from it.
+    Without the limit, one huge update would determine the mean, and all other updates would be about equally
+    far from this mean.
 
     Parameters
     ----------

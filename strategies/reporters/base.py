@@ -42,7 +42,8 @@ class RoundReport:
     record: RoundRecord | None = None
     """Everything that happened in the round. None for round 0."""
     client_ids: Mapping[int, str] = field(default_factory=dict)
-    """The identities of all clients in ``record``, by index. They are safe to print."""
+    """The identities of the clients in ``record``, by index, except clients that are only in its ``absent``.
+    The identities are safe to print."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What ``evaluate_fn`` returned: the metrics of the model on the server's data."""
     train_metrics: Mapping[str, Any] = field(default_factory=dict)

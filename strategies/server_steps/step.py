@@ -141,7 +141,7 @@ class ServerStep:
         RuntimeError
             If the strategy does not make exactly one message for each of these nodes.
         PrivacyBudgetExhausted
-            If an accountant's ``max_epsilon`` would be exceeded.
+            If the ``max_epsilon`` of the strategy's privacy accountant would be exceeded.
         """
         nodes = sorted(grid.get_node_ids())
         if not nodes:
@@ -191,7 +191,7 @@ class ServerStep:
         -------
         Step
             The new model. If its arrays are None, what the strategy remembers has not changed either
-            (`strategy_state.Remembered`), apart from an accountant.
+            (`strategy_state.Remembered`), except for a privacy accountant.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply

@@ -125,8 +125,8 @@ class Guard:
 
     **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (100 clients,
     600 rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10): at
-    most 0.35 % of the updates are clipped, no client is quarantined.
-    On softmax regression with labels by Dirichlet(0.1 to 0.5), up to three clients in a hundred are
+    most 0.35 % of the updates are clipped, no client is quarantined. On softmax regression whose clients have
+    labels in proportions from Dirichlet(0.1) to Dirichlet(0.5), up to three clients in a hundred are
     quarantined, and the accuracy is the same as without a guard.
 
     The time of a round is O((S + 64) D + window); of a buffered round O(128² (128 + D)), about 5 ms. In a
