@@ -50,7 +50,7 @@ def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interva
     Returns
     -------
     Interval
-        All values are exactly 1 if x equals y.
+        All values are exactly 1 if x equals y and ``x_errors`` equals ``y_errors``.
     """
     better_x, better_y = x - x_errors, y - y_errors
     if min(better_x.sum(), better_y.sum()) > 0:

@@ -63,7 +63,7 @@ class Evidence:
         round : LoggedRound
             The round.
         distributions : ndarray, shape (S, M)
-            The distribution of each name; 0 for absent clients.
+            The distributions of the S names; 0 for absent clients.
         predictions : ndarray, shape (P, M)
             Predictions b >= 0, equally many in each round; 0 for absent clients. The first of them is used
             for the estimate; the others extend the interval.

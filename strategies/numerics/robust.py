@@ -23,7 +23,7 @@ class Bulk(NamedTuple):
     Attributes
     ----------
     centre : float
-        The median of the values that were not dropped.
+        The median of the values that `bulk` did not drop.
     spread : float
         An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
         distances: from the median to the upper quartile, and half of the distance from the median to the

@@ -167,7 +167,7 @@ class RoundLogic:
             The round, >= 1.
         available : ndarray of int, optional
             The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs one.
+            a pass over all clients, unless the selector needs such a pass.
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)

@@ -50,7 +50,7 @@ class RoundRecord:
     # The seconds of each part of the round: "poll" (the poll and the selection), "train" (the wait for the
     # replies) and "aggregate" (from the replies to the new model). Empty in a simulation without messages.
     phases: Mapping[str, float] = field(default_factory=dict)
-    # The clients that were not selectable, ascending, removed clients included; None if over 1000 clients.
+    # The clients that were not selectable, removed clients included, ascending; None if there are over 1000.
     absent: NDArray[np.int64] | None = None
     eligible: str = ""  # the conditions of `Eligibility`; "" if every client is eligible
     num_ineligible: int = 0  # the clients that are online and willing to train, but not eligible

@@ -61,13 +61,14 @@ class Buffer:
       drawn, this would be its expected credit.
 
     A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``, where τ_m is the
-    staleness, N the number of draws so far (the sum of n), and A how many times clients were asked so far. So
-    without the staleness factor, the weights of a step have the sum 1 on average. If replies are missing or
-    rejected, `Selector.finalize` multiplies the weights of the S' usable updates by S/S'. This correction is
-    nearly unbiased if all clients fail equally often. A small bias remains: the last reply of a round is
-    always an arrival, so failed clients have collected a little more credit than clients that arrived. If a
-    quarter of the trainings fail, the sum of the weights is 0.98 on average, and the shares of clients are up
-    to 6 % off. ``Selection.importance`` is computed in the same way from the importance in each draw.
+    staleness, power is `Buffered.staleness_power`, N the number of draws so far (the sum of n), and A how
+    many times clients were asked so far. So without the staleness factor, the weights of a step have the sum
+    1 on average. If replies are missing or rejected, `Selector.finalize` multiplies the weights of the S'
+    usable updates by S/S'. This correction is nearly unbiased if all clients fail equally often. A small bias
+    remains: the last reply of a round is always an arrival, so failed clients have collected a little more
+    credit than clients that arrived. If a quarter of the trainings fail, the sum of the weights is 0.98 on
+    average, and the shares of clients are up to 6 % off. ``Selection.importance`` is computed in the same way
+    from the importance in each draw.
 
     **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would
     have too small a share of the aggregate, since they are idle at fewer of the draws. Let u_m be fixed
@@ -84,8 +85,8 @@ class Buffer:
     the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients. A division by s_m would not
     help: a client's τ hardly varies, so the division would cancel the staleness factor. If updates are
     rejected because of `max_staleness`, their credits are lost. A client that fails more often than others
-    loses more credit than others. With
-    ``credits_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay biased.
+    loses more credit than others. With ``credits_busy=False``, busy clients get no credit. Selectors that are
+    biased on purpose stay biased.
 
     **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
     first buffers before any norm or direction is known. So the first round of a run ends only after C

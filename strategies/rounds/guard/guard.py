@@ -123,9 +123,9 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (100 clients,
-    600 rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10): at
-    most 0.35 % of the updates are clipped, no client is quarantined. On softmax regression whose clients have
+    **Cost.** If all clients are honest, on the least squares of the OSMD paper's appendix F (100 clients, 600
+    rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10), at most
+    0.35 % of the updates are clipped, and no client is quarantined. On softmax regression whose clients have
     labels in proportions from Dirichlet(0.1) to Dirichlet(0.5), up to three clients in a hundred are
     quarantined, and the accuracy is the same as without a guard.
 

@@ -6,7 +6,10 @@ from ...selectors import Selection
 
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
-    """Return the selection size: the product of the two numbers, rounded up; None if the second is 1."""
+    """Return the selection size: ``clients_per_round`` times ``over_selection``, rounded up.
+
+    If ``over_selection`` is 1, return None: the selection size is then ``clients_per_round``.
+    """
     return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
 
 
