@@ -18,6 +18,7 @@ slow, and the probability is inexact, since it is computed as 1 minus the probab
 draws."""
 
 LARGEST_BATCH = 1 << 17
+"""The most draws that `accepted` takes from its stream at once."""
 
 
 def uniform_stream(pool: int | Ints, rng: np.random.Generator) -> Callable[[int], Ints]:

@@ -108,7 +108,8 @@ class Guard:
       more than twice the limit, or more than e^s times the limit if this is larger. A large norm explains a
       large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
 
-    The guard rejects an update if its norm or its direction is an offence. A missing reply is not an offence.
+    The guard rejects an update that opposes the others, and an update whose norm is such a value far beyond
+    its limit. Other offences of a usable reply do not cause a rejection. A missing reply is not an offence.
 
     While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
     fewer than 8 clients are known, no update opposes the others. If at least half of the newest values or
