@@ -10,7 +10,7 @@ estimated from the differences between successive rounds, so that slow changes o
 as errors. The errors have heavy tails, because a client that is seldom drawn has a large weight, so the
 quantile is that of Student's t. Its degrees of freedom are half of the number of differences that dominate
 the sum of squares, since each round is part of two differences. `cohort bench advice` measures how often the
-intervals hold the truth.
+intervals contain the true quotient.
 """
 
 import math
@@ -50,7 +50,7 @@ def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interva
     Returns
     -------
     Interval
-        All values are exactly 1 if x equals y.
+        All values are exactly 1 if x equals y and ``x_errors`` equals ``y_errors``.
     """
     better_x, better_y = x - x_errors, y - y_errors
     if min(better_x.sum(), better_y.sum()) > 0:

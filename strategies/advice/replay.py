@@ -7,19 +7,19 @@ it. So only the first sum is estimated. If the logged run drew client m with imp
 
 A fixed distribution is a function of the data sizes, so its q is known in each round. A selector that learns
 is replayed: in each round it has learned from the earlier rounds of the log. Its q is an approximation,
-because it would have drawn other clients and learned from them. Only the q of the selector that drew the log
-is exact.
+because it would have drawn other clients and learned from them. Of the selectors that learn, only the one
+that drew the log has an exact q.
 
 Let b_m be a prediction of a_m that does not depend on the draws of the round. The sum of ``W_m b_m / q_m``
 over the drawn clients, minus the sum of ``b_m / q_m`` over all clients, has mean 0 and resembles the error of
 the estimate. Subtracting this difference makes the interval short if norms can be predicted, however seldom
-the log drew the clients that matter.
+the log drew the clients with the largest terms.
 
 A round is predicted from the earlier rounds. Little is known at first, so the rounds of the first half are
 also predicted from the second half. If the draws of the log do not depend on earlier norms, the estimate uses
 this second prediction. Otherwise the second prediction may depend on the draws of the round, through later
-draws: then the estimate uses the first prediction, and the interval is extended until it holds the estimate
-by the second.
+draws: then the estimate uses the first prediction, and the interval is extended until it contains the
+estimate that uses the second prediction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ class Evidence:
         round : LoggedRound
             The round.
         distributions : ndarray, shape (S, M)
-            The distribution of each name; 0 for absent clients.
+            The distributions of the S names; 0 for absent clients.
         predictions : ndarray, shape (P, M)
             Predictions b >= 0, equally many in each round; 0 for absent clients. The first of them is used
             for the estimate; the others extend the interval.
@@ -88,7 +88,7 @@ class Evidence:
     def effective_draws(self, name: str) -> float:
         """Return (sum of the terms W a / q)² / (sum of their squares).
 
-        It is the number of draws that dominate the estimate without predictions.
+        This is roughly the number of draws on which an estimate without predictions would rest.
         """
         at = self.names.index(name)
         terms, squares = (sum(float(each[row, at]) for each in self._rounds) for row in (0, 1))
@@ -127,8 +127,8 @@ class Replay:
     def learn(self, round: LoggedRound, distributions: Floats) -> None:
         """Let the selectors learn from a round, in which they had these distributions (S, M).
 
-        If the logged run selected all selectable clients, and these are more than K, each selector makes
-        draws of its own and learns from them. Otherwise it learns from the draws of the log.
+        If the logged run selected all selectable clients, and these are more than `clients_per_round`, each
+        selector makes draws of its own and learns from them. Otherwise it learns from the draws of the log.
         """
         if not round.clients.size:
             return

@@ -48,7 +48,7 @@ class Findings:
     advice : Advice
         Which selector to use.
     rounds : int
-        The number of rounds in which selection mattered.
+        The number of rounds in which a selector must leave clients out, and in which a norm is known.
     never_drawn : int
         The number of clients that the log never drew, or that never replied.
     """
@@ -130,7 +130,8 @@ def study(rounds: Sequence[LoggedRound], selectors: Mapping[str, Selector], fixe
     Raises
     ------
     ValueError
-        If there are too few rounds in which selection mattered, or if all norms are 0.
+        If there are fewer than `FEWEST` rounds with a known norm in which a selector must leave clients out,
+        or if all norms are 0.
     """
     evidence, same = collect(rounds, selectors, fixed_log)
     drawn = np.unique(np.concatenate([round.clients for round in rounds]))

@@ -1,4 +1,4 @@
-"""The advice: which selector to use, or how many rounds a log must have to show this."""
+"""The advice: which selector to use; if the log does not show it, how many rounds a log must have."""
 
 import math
 from dataclasses import dataclass

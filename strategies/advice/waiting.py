@@ -43,8 +43,8 @@ def waiting(rounds: Iterable[tuple[Ints, Floats]]) -> Waiting | None:
     Parameters
     ----------
     rounds : iterable of (ndarray of int, shape (S,), ndarray, shape (S,))
-        The selected clients of each round, and the seconds until each reply; a value that is not finite or
-        negative is missing.
+        The selected clients of each round, and the seconds until each reply; a value that is
+        negative or not finite counts as missing.
     """
     clients, logs, idle = [], [], []
     selected = 0

@@ -19,11 +19,12 @@ def water_fill(
 ) -> Floats:
     """Return the r that minimises sum_j p_j²/(n_j + r_j), among lower <= r <= upper and sum_j r_j <= budget.
 
-    The paper's ŝ_j(t) is (n_j + r_j)/t with n_j = (t - 1) ŝ_j(t - 1); the factor 1/t does not change the
-    solution. By the KKT conditions, all groups that are at no bound have the same level μ = (n_j + r_j)/p_j.
-    So ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The sum of the r_j grows with μ, and is linear between
-    the points at which a group leaves its lower bound or reaches its upper bound. A bisection over these
-    points gives μ in O(G log G).
+    Here r_j is the number of participants of group j in this round, and n_j their number in all earlier
+    rounds. The paper's ŝ_j(t), the mean of these numbers over t rounds, is (n_j + r_j)/t with n_j = (t - 1)
+    ŝ_j(t - 1); the factor 1/t does not change the solution. By the KKT conditions, all groups that are at no
+    bound have the same level μ = (n_j + r_j)/p_j. So ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The sum
+    of the r_j grows with μ, and is linear between the points at which a group leaves its lower bound or
+    reaches its upper bound. A bisection over these points gives μ in O(G log G).
 
     Parameters
     ----------

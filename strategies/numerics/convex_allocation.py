@@ -42,6 +42,8 @@ def fill_with_budgets(
 ) -> Floats:
     """Return the r that minimises sum_j p_j²/(n_j + r_j), among lower <= r <= upper and usage r <= budgets.
 
+    As in `budget_allocation.water_fill`, r_j is the number of participants of group j in this round.
+
     Parameters
     ----------
     targets, counts, upper, lower : array_like, shape (G,)

@@ -11,8 +11,8 @@ from .arrays import Floats, Ints
 from .sampling import Draw
 
 BLOCK = 256
-"""The mean number of clients in a block of the random order. `systematic` shuffles at most k blocks. These
-should have far fewer clients than all M."""
+"""The mean number of clients in a block of the random order. To draw k of M clients,
+`systematic` shuffles at most k blocks. Together, these blocks should have far fewer clients than M."""
 
 
 def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:

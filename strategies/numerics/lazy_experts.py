@@ -155,7 +155,7 @@ class LazyExperts:
         return self._q(weights)
 
     def mixture(self, theta: Floats) -> Floats:
-        """Return a fresh array (M,): sum_e theta_e q_e, 0 for removed clients."""
+        """Return a new array (M,): sum_e theta_e q_e with the weights theta (E,); 0 for removed clients."""
         touched, (default, slope, cut) = self.values()
         if self._base is None:
             p: Floats = np.where(self._registered, theta @ default, 0.0)
@@ -459,7 +459,10 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Return the ranks among all clients of places among the untouched clients; M for the end."""
+        """Turn places in the order of the untouched clients into ranks in the order of all clients.
+
+        The place after the last untouched client becomes M.
+        """
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:

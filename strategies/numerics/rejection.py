@@ -18,6 +18,7 @@ slow, and the probability is inexact, since it is computed as 1 minus the probab
 draws."""
 
 LARGEST_BATCH = 1 << 17
+"""The most draws that `accepted` takes from its stream at once."""
 
 
 def uniform_stream(pool: int | Ints, rng: np.random.Generator) -> Callable[[int], Ints]:
@@ -38,7 +39,7 @@ def accepted(
         A stream of draws.
     accept : callable
         Takes clients (n,) and returns bool (n,). It must accept at least one client of the stream; if it
-        accepts none, a draw never ends.
+        accepts none, a call of the new stream never returns.
     share : float
         The probability that a draw is accepted, > 0. A wrong value changes only the time that draws take.
 
@@ -90,7 +91,8 @@ def successive_draws(
     """Draw k distinct clients one after another (OSMD, Algorithm 6), see `sampling.draw_without_replacement`.
 
     Repeated clients in the stream are dropped. If the clients drawn so far have most of the probability, new
-    clients rarely appear in the stream; the remaining clients are then drawn from the whole p.
+    clients rarely appear in the stream; the remaining clients are then drawn from the array of all
+    probabilities, which ``whole`` returns.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def successive_draws(
         Returns the normalised p of all clients in a new array (M,). It is called only if the clients not
         drawn yet have a total probability below `SMALLEST_SHARE`.
     rng : np.random.Generator
-        Source of randomness for the draws from the whole p.
+        Source of randomness for the draws from the array that ``whole`` returns.
 
     Returns
     -------

@@ -23,7 +23,7 @@ class Bulk(NamedTuple):
     Attributes
     ----------
     centre : float
-        The median of the values that were not dropped.
+        The median of the values that `bulk` did not drop.
     spread : float
         An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
         distances: from the median to the upper quartile, and half of the distance from the median to the
@@ -96,7 +96,8 @@ if it were scaled down to this norm."""
 def mean_weights(sizes: Floats, norms: Floats) -> Floats:
     """Return (n,) the weight of each update in the mean of n updates: λ_i min(1, 10 median/||u_i||).
 
-    Without the limit, one huge update would determine the mean, and all others would be equally far from it.
+    Without the limit, one huge update would determine the mean, and all other updates would be about equally
+    far from this mean.
 
     Parameters
     ----------

@@ -19,11 +19,12 @@ class Draw(NamedTuple):
     Attributes
     ----------
     clients : ndarray of int, shape (S,)
-        Indexes into p, distinct.
+        Distinct indexes into p, the array of probabilities.
     counts : ndarray of int, shape (S,)
         How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The normalised p of each client; if `fixed_size_sampling` made the draw, its inclusion probability.
+        The normalised p of each client; if `fixed_size_sampling` made the draw, the client's inclusion
+        probability.
     importance : ndarray, shape (S,)
         The importance weight W of each client, > 0.
     """

@@ -42,7 +42,8 @@ class RoundReport:
     record: RoundRecord | None = None
     """Everything that happened in the round. None for round 0."""
     client_ids: Mapping[int, str] = field(default_factory=dict)
-    """The identities of all clients in ``record``, by index. They are safe to print."""
+    """The identities of the clients in ``record``, by index, except clients that are only in its ``absent``.
+    The identities are safe to print."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What ``evaluate_fn`` returned: the metrics of the model on the server's data."""
     train_metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +101,10 @@ class Reporter:
         """Note that the run begins with round 1."""
 
     def resume(self, run: RunInfo, round: int) -> None:
-        """Note that the run continues after ``round``. Earlier reports of later rounds no longer count."""
+        """Note that the run continues after ``round``.
+
+        Earlier reports of rounds after ``round`` no longer count.
+        """
 
     def round(self, report: RoundReport) -> None:
         """Note what happened in a round. The checkpoint of the round has been saved."""

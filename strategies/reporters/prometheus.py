@@ -160,7 +160,7 @@ class Prometheus(Reporter):
 # prometheus_client's own server has a thread and a file for each connection, for as long as the connection
 # exists: any program that can connect could use up the files and threads of the run.
 class _Handler(WSGIRequestHandler):
-    """Answers the request of one connection, and closes it after `PATIENCE` seconds."""
+    """Answers the request of one connection, and closes the connection after at most `PATIENCE` seconds."""
 
     def handle(self) -> None:
         late = Timer(PATIENCE, self._hang_up)

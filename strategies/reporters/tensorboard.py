@@ -82,7 +82,7 @@ class TensorBoard(Reporter):
         self._writer.close()
 
     def _open(self, purge: int | None) -> None:
-        """Open a new event file. TensorBoard hides the earlier events of the step ``purge`` and later."""
+        """Open a new event file. TensorBoard hides the events of earlier files from the step ``purge`` on."""
         if self._writer is not None:
             self._writer.close()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,9 @@ class WandB(Reporter):
 
     def begin(self, run: RunInfo) -> None:
         self._read_note()
-        if self._last > 0:  # the note is an earlier run's; a run killed in round 1 continues its W&B run
+        # If the note has a round above 0, it belongs to an earlier run. A run that was killed in round 1
+        # begins again, and continues its own run of W&B.
+        if self._last > 0:
             self._id, self._last = "", -1
         self._open(run)
 

@@ -147,7 +147,7 @@ class Model:
         coefficients: Sequence[float] = (),
         sketched: Floats | None = None,
     ) -> list[float | UnusableError]:
-        """Return ‖w_m - w_t - y_m‖ of each update, the L2 norm over all arrays, or why it cannot be used.
+        """Return ‖w_m - w_t - y_m‖ of each update, the L2 norm over all arrays, or the error of the update.
 
         The squares of up to 64 numbers are summed in float32, and these sums in float64. If float32 is too
         narrow, or not the type of the differences, all squares are summed in float64.
@@ -295,9 +295,10 @@ class Model:
     def _differences(
         self, updates: Sequence[Update], name: str, sent: Sequence[NDArray[Any]]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (index of the first entry, chunks (R, n) of w_m - w_t - y_m) for an array of R updates.
+        """Yield w_m - w_t - y_m of R updates for the array ``name``, in chunks.
 
-        Each chunk overwrites the chunk before it. ``sent`` has the array w_m of each update.
+        Each item is the index of a chunk's first entry, and the chunk's differences (R, n). Each chunk
+        overwrites the chunk before it. ``sent`` has the array w_m of each update.
         """
         model, dtype = self._flat[name], self._types[name]
         flat = [array.reshape(-1) for array in sent]

@@ -31,16 +31,17 @@ Arrays = dict[str, "NDArray[Any]"]
 """Arrays of the model's shapes, by parameter name."""
 
 CONTROL = "control"
-"""The name of the ArrayRecord that holds SCAFFOLD's c - c_m. The client adds it to each gradient."""
+"""The name of the ArrayRecord that holds SCAFFOLD's c - c_m (`Scaffold`). The client adds this difference to
+each gradient."""
 _PREFIX = "memory/"  # the prefix of the keys of remembered arrays in the state
 
 
 class ClientVariates(ABC):
     """Arrays of the model's size for each client that ever replied; 0 for all other clients.
 
-    Baselines keep the step unbiased. If a selector has E[sum_m c_m u_m] = sum_m λ_m u_m for any updates u_m,
-    the step ``sum_m λ_m y_m + sum_m c_m (u_m - y_m)`` has the mean sum_m λ_m u_m for any baselines y_m that
-    are fixed before the selection.
+    Baselines y_m keep the step unbiased. Let c_m be the weights of the clients, and λ_m their shares. If a
+    selector has E[sum_m c_m u_m] = sum_m λ_m u_m for any updates u_m, the step ``sum_m λ_m y_m + sum_m c_m
+    (u_m - y_m)`` has the mean sum_m λ_m u_m for any baselines y_m that are fixed before the selection.
     """
 
     name: ClassVar[str]
@@ -216,6 +217,9 @@ class FedVARP(ClientVariates):
 
         Δ = sum_m λ_m y_m + sum_{m in S} c_m (u_m - y_m);   then y_m <- u_m for the clients that replied
 
+    Here S is the set of selected clients, u_m the update of client m, and y_m its last update before this
+    round.
+
     The source is Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: Tackling the Variance Due to Partial
     Client Participation in Federated Learning" (UAI 2022). The paper has 1/|S| instead of the selector's
     weights c_m. The variance of the aggregate comes from the differences u_m - y_m, and falls to 0 if updates
@@ -245,6 +249,9 @@ class Scaffold(ClientVariates):
 
         client     v <- v - lr (g_m(v) + c - c_m),  ``steps`` times, from v = w_t
         server     c_m <- c_m - c + (w_t - w_m)/(steps lr) for the clients that replied;   c = sum_m λ_m c_m
+
+    Here g_m(v) is a gradient of client m at v, and lr is the learning rate. In this class, c_m is not the
+    weight of client m.
 
     The source is Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML
     2020), Algorithm 1 with option II. There are two differences:

@@ -76,7 +76,8 @@ class RoundLogic:
           else may depend on the update, so the guard ignores norms and losses. The guard still counts
           unusable replies as offences.
         - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
-          over all S clients. So a round in which a reply is missing is skipped. The clients report the norms.
+          over all S selected clients. So a round in which a reply is missing is skipped. The clients report
+          the norms.
     mode : Buffered, optional
         Rounds are buffered: a client may train over several rounds (default: a client trains within one
         round).
@@ -166,7 +167,7 @@ class RoundLogic:
             The round, >= 1.
         available : ndarray of int, optional
             The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs one.
+            a pass over all clients, unless the selector needs such a pass.
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -223,7 +224,10 @@ class RoundLogic:
         return max([round + 1, *(each.quarantined_until(client) for each in kinds)])
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
-        """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""
+        """Return how long to wait for the answers of clients, see `Patience.wait`.
+
+        None stands for the longest wait, ``limit`` seconds.
+        """
         return None if self.patience is None else self.patience.wait(kind, round, clients, limit)
 
     def learn_norms(self, opened: Opened, clients: Ints, update_norms: Floats) -> None:
@@ -335,7 +339,8 @@ class RoundLogic:
 
             Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
 
-        Without a guard all factors s_m are 1. Without variates y_m and ȳ are 0.
+        Here w_m is the trained model of client m, c_m its weight, and s_m the factor by which the guard
+        reduces its update. Without a guard all factors s_m are 1. Without variates y_m and ȳ are 0.
 
         One pass decodes the replies in groups, examines each reply, and adds its update to the sum. If a
         reply cannot be used or an update is clipped, a second pass computes the sum again. Diversities need

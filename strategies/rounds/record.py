@@ -44,19 +44,19 @@ class RoundRecord:
     num_stale: int = 0  # the updates that were rejected because of their staleness; ``failures`` lists them
     in_flight: tuple[
         int, ...
-    ] = ()  # the clients that train when a buffered round ends; the first 1000 of them
+    ] = ()  # the first 1000 of the clients that are in flight when a buffered round ends
     train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
     seconds: float = nan  # the time from the poll to the new model, waiting included
     # The seconds of each part of the round: "poll" (the poll and the selection), "train" (the wait for the
     # replies) and "aggregate" (from the replies to the new model). Empty in a simulation without messages.
     phases: Mapping[str, float] = field(default_factory=dict)
-    # The clients that were not selectable, ascending, removed clients included; None if they are many.
+    # The clients that were not selectable, removed clients included, ascending; None if there are over 1000.
     absent: NDArray[np.int64] | None = None
     eligible: str = ""  # the conditions of `Eligibility`; "" if every client is eligible
     num_ineligible: int = 0  # the clients that are online and willing to train, but not eligible
 
     def lacks(self, report: str) -> bool:
-        """Return whether usable replies came and none of them had a report.
+        """Return whether usable replies came, but none of them had the report from which the selector learns.
 
         Parameters
         ----------

@@ -39,7 +39,8 @@ class Reply:
 class _Sum(Protocol):
     """Returns Σ c_m s_m (w_m - w_t - y_m) over updates by position, in new flat arrays.
 
-    y_m is the client's baseline (`ClientVariates`), 0 without variates.
+    c_m is the update's coefficient, s_m its `scale`, and y_m the client's baseline (`ClientVariates`), which
+    is 0 without variates.
     """
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays: ...
@@ -55,7 +56,7 @@ class ExaminedReplies:
 
     model: Model  # w_t
     updates: dict[int, Update]  # the usable updates, in selection order
-    norms: Floats  # (S,) ‖g_m‖ of each usable update
+    norms: Floats  # (S,) ‖g_m‖ of each usable update: the norm divided by the learning rate
     losses: Floats  # (S,) the training losses that the clients reported
     gradient_variances: Floats  # (S,) the gradient variances that the clients reported
     num_steps: Floats  # (S,) the numbers of local steps that the clients reported

@@ -84,9 +84,9 @@ class ResponseRates:
         - Without ``normalised``, the result is c_m/ρ_m, which has no such bias and a larger variance. Before
           any reply is observed, all rates are 1, so nothing makes up for missing replies.
 
-        Both have a bias because the rates are estimates, and because ``limit`` bounds them. Both assume that
-        clients reply independently of their updates in this round and of each other. With over-selection,
-        they do not reply quite independently of each other.
+        Both results have a bias because the rates are estimates, and because ``limit`` bounds the rates. Both
+        rest on the assumption that whether a client replies depends neither on its update in this round nor
+        on the other clients. With over-selection, it depends a little on the other clients.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ class Opened:
     silent : ndarray of int
         The clients among ``quarantined`` that are quarantined for silence.
     draw : int (default: 0)
-        The number of earlier selections in this round. Only buffered rounds have several.
+        The number of earlier selections in this round. Only a buffered round has more than one selection.
     """
 
     number: int
@@ -84,11 +84,12 @@ class Chosen:
     enough : int
         The number of usable trained models after which the round no longer waits for the other clients.
     clipped : mapping of int to str
-        Client -> the values in its answer to the poll that were clipped or ignored.
+        Client -> which values were clipped or ignored in its answer to the poll.
     staleness : ndarray of int, shape (S,), or None
         The staleness of each client's update in a buffered round; None in any other round.
     factors : ndarray, shape (S,), or None
-        The factors by which the weights of a buffered round are multiplied; None in any other round.
+        The staleness factors, by which the weights of a buffered round are multiplied (`Buffer.factors`);
+        None in any other round.
     num_stale : int (default: 0)
         How many updates of a buffered round are too stale to be used.
     """
@@ -109,7 +110,7 @@ class Outcome:
     Attributes
     ----------
     arrays : dict of str to array, or None
-        w_t + Δ, in arrays that the caller may change; None in a skipped round.
+        The model w_t plus the aggregate Δ, in arrays that the caller may change; None in a skipped round.
     record : RoundRecord
         The record of the round, without what only the caller knows, such as ``seconds``; `closed` completes
         the record.
@@ -121,7 +122,7 @@ class Outcome:
     _updates: Mapping[int, Update]  # position -> usable update; empty in a skipped round
 
     def client_models(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        """Yield (position, w_m) of each client whose update is part of the step, in selection order.
+        """Yield (position, trained model w_m) of each client in the aggregate, in selection order.
 
         The weights of these clients are in ``record.weights`` at the same positions. If the guard clipped an
         update, w_m is moved towards w_t. Otherwise w_m is the mapping in the client's reply, and not a copy.

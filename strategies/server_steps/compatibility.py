@@ -133,7 +133,7 @@ def refusal(
     settings : mapping, optional
         The settings that only this selector has.
     clients_per_round : int, optional
-        K, if it is known.
+        The smallest budget of a round, if it is known.
     variates : str, optional
         "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
     """

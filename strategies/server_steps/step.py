@@ -50,7 +50,7 @@ class ServerStep:
     settings : mapping, optional
         The settings that only this selector has.
     clients_per_round : int, optional
-        K, if it is known.
+        The smallest budget of a round, if it is known.
     variates : str, optional
         "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
 
@@ -141,7 +141,7 @@ class ServerStep:
         RuntimeError
             If the strategy does not make exactly one message for each of these nodes.
         PrivacyBudgetExhausted
-            If an accountant's ``max_epsilon`` would be exceeded.
+            If the ``max_epsilon`` of the strategy's privacy accountant would be exceeded.
         """
         nodes = sorted(grid.get_node_ids())
         if not nodes:
@@ -191,7 +191,7 @@ class ServerStep:
         -------
         Step
             The new model. If its arrays are None, what the strategy remembers has not changed either
-            (`strategy_state.Remembered`), apart from an accountant.
+            (`strategy_state.Remembered`), except for a privacy accountant.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply

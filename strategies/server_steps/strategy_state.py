@@ -26,7 +26,7 @@ class Remembered(NamedTuple):
     """What a Flower strategy remembered before a step, without the accountant."""
 
     values: dict[str, Any]
-    """By attribute, see `values`."""
+    """The result of the function `values`: each remembered value, by the name of its attribute."""
     own: dict[str, NDArray[Any]] | None
     """What the strategy's method `state_dict` returned; None if it has no such method."""
 
@@ -49,7 +49,7 @@ def restore(strategy: Any, before: Remembered) -> None:
 
 
 def values(strategy: Any) -> dict[str, Any]:
-    """Return what a Flower strategy remembers, by attribute; without the accountant, and without ``own``."""
+    """Return what a Flower strategy remembers, by attribute, without `Remembered.own` and the accountant."""
     if isinstance(strategy, flower.FedAvgM):
         names: tuple[str, ...] = ("momentum_vector",)
     elif hasattr(strategy, "m_t"):  # FedOpt and its descendants

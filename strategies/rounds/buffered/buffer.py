@@ -1,4 +1,4 @@
-"""Buffered rounds: decides which clients are asked, and gives each arrival the weight of its draws."""
+"""Buffered rounds: decides which clients are asked, and computes the weights of their updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ place."""
 
 
 _COUNTS = 2
-"""A client's share of the arrivals that end rounds is at most this many times the mean share."""
+"""A client's share of the arrivals that count towards the ends of rounds is at most this many times the mean
+share."""
 
 
 class State(IntEnum):
@@ -39,7 +40,7 @@ class _Drawn:
     """A drawn client, and its sums over the selections since its last update was used."""
 
     count: int  # how often it was drawn while it was idle
-    probability: float  # of its first draw, among the idle clients
+    probability: float  # the probability of its first draw, among the clients that were idle then
     # The sum over the selections, each with a budget n: n W if the selection drew the client with the
     # importance W, and n if the client was busy.
     importance: float
@@ -60,19 +61,20 @@ class Buffer:
       drawn, this would be its expected credit.
 
     A step of S updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``, where τ_m is the
-    staleness, N the number of draws so far (the sum of n), and A how many times clients were asked so far. So
-    without the staleness factor, the weights of a step have the sum 1 on average. If replies are missing or
-    rejected, `Selector.finalize` multiplies the weights of the S' usable updates by S/S'. This is nearly
-    unbiased if all clients fail equally often: the last reply of a round is always an arrival, so failed
-    clients have collected a little more credit than clients that arrived. If a quarter of the trainings fail,
-    the sum of the weights is 0.98 on average, and the shares of clients are up to 6 % off.
-    ``Selection.importance`` is computed in the same way from the importance in each draw.
+    staleness, power is `Buffered.staleness_power`, N the number of draws so far (the sum of n), and A how
+    many times clients were asked so far. So without the staleness factor, the weights of a step have the sum
+    1 on average. If replies are missing or rejected, `Selector.finalize` multiplies the weights of the S'
+    usable updates by S/S'. This correction is nearly unbiased if all clients fail equally often. A small bias
+    remains: the last reply of a round is always an arrival, so failed clients have collected a little more
+    credit than clients that arrived. If a quarter of the trainings fail, the sum of the weights is 0.98 on
+    average, and the shares of clients are up to 6 % off. ``Selection.importance`` is computed in the same way
+    from the importance in each draw.
 
     **Why the aggregate is unbiased.** Without credits for busy clients, as in FedBuff, slow clients would
     have too small a share of the aggregate, since they are idle at fewer of the draws. Let u_m be fixed
     updates. A selector that is unbiased in every round has E[Σ v_m u_m] = Σ λ_m/Λ u_m over the idle clients.
     So over all selectable clients, each selection gives E[Σ credit_m u_m] = n Σ λ_m u_m. Since n and the busy
-    clients are known before the selection, the sum over the selections of Σ credit_m u_m - n Σ λ_m u_m is a
+    clients are known before the selection, the sum over the selections of (Σ credit_m u_m - n Σ λ_m u_m) is a
     martingale. By optional stopping, its mean is 0 at the end of every round, even if durations depend on the
     clients and on u. The credits of updates that have not arrived are missing, but their sum does not grow
     with the run. So after N draws, the shares of the clients in the sum of all aggregates are λ, up to
@@ -82,8 +84,9 @@ class Buffer:
     **What is biased.** With a staleness power above 0, the mean weight of a client is λ_m s_m, where s_m is
     the mean of the client's (1 + τ)^-power; s_m is smaller for slow clients. A division by s_m would not
     help: a client's τ hardly varies, so the division would cancel the staleness factor. If updates are
-    rejected because of `max_staleness`, or a client fails more often than others, their credit is lost. With
-    ``credits_busy=False``, busy clients get no credit. Selectors that are biased on purpose stay biased.
+    rejected because of `max_staleness`, their credits are lost. A client that fails more often than others
+    loses more credit than others. With ``credits_busy=False``, busy clients get no credit. Selectors that are
+    biased on purpose stay biased.
 
     **Clients that reply at once** would fill most buffers before the updates of other clients arrive, and the
     first buffers before any norm or direction is known. So the first round of a run ends only after C
@@ -102,7 +105,8 @@ class Buffer:
     size : int
         K, the number of arrivals that end a round, >= 1.
     credits_busy : bool (default: True)
-        Whether draws also count for busy clients. The selector must be unbiased in every round.
+        Whether each selection also gives credit to busy clients. If so, the selector must be unbiased in
+        every round.
 
     Attributes
     ----------
@@ -140,11 +144,11 @@ class Buffer:
         opened : Opened
             The round.
         choose : callable
-            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places. Its
-            ``draw`` numbers the selections of this round, so that no two selections use the same random
-            numbers.
+            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places. The
+            ``draw`` of this `Opened` numbers the selections of this round, so that no two selections use the
+            same random numbers.
         shares : callable
-            Returns λ (n,) of clients (n,), as shares of all selectable clients.
+            Returns (n,) the shares λ_m of clients (n,) in the data of all selectable clients.
         """
         asked: list[int] = []
         tries = 0
@@ -209,7 +213,7 @@ class Buffer:
 
     @property
     def _pause(self) -> float:
-        """The least mean number of rounds between two arrivals of a client that count."""
+        """The least number of rounds, on average, from an arrival of a client that counts to the next one."""
         return self._available / (_COUNTS * self.size)
 
     @property
@@ -260,8 +264,8 @@ class Buffer:
         """Return the rounds whose models are kept: at most 2 C models from which clients in flight train.
 
         These are the models of the clients that hold a place, and then the newest models of overdue clients.
-        A model is kept only if its updates can still be used in ``round``. So clients that never answer take
-        bounded memory.
+        A model is kept only if updates that are trained from it can still be used in ``round``. So clients
+        that never answer take bounded memory.
         """
         oldest = round - self.mode.max_staleness
         found: dict[State, set[int]] = {State.TRAINING: set(), State.OVERDUE: set()}

@@ -25,7 +25,7 @@ class VersionedDirections:
     """Remembers the directions of 128 updates, and the rounds from whose models they were trained.
 
     If there is no room for a new update, the oldest update that is not among its client's four newest is
-    forgotten. If all updates are among these, the oldest of all is forgotten.
+    forgotten. If every update is among its client's four newest, the oldest of all is forgotten.
 
     Honest updates also differ if they were trained from different models: between these models, the global
     model has moved, perhaps beyond the minimum. So an update is compared with one update of each other
@@ -71,7 +71,7 @@ class VersionedDirections:
             self._clients[known], self._versions[known], self._directions[known, :width].astype(np.float64)
         )
         own = self._clients[known] == senders[:, None]
-        with np.errstate(invalid="ignore"):  # the other clients' updates may be thousands of rounds old
+        with np.errstate(invalid="ignore"):  # 0/0 if all other updates are thousands of rounds apart
             weights = own * company / (own * company).sum(axis=1, keepdims=True)
         agreements = (weights * cosines).sum(axis=1)
         at = {client: position for position, client in enumerate(senders.tolist())}
@@ -99,7 +99,10 @@ class VersionedDirections:
 
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
-    """Return (n,) each unit vector's cosine with the weighted sum of others (n, D), and (n,) its company."""
+    """Return (n,) the cosine of each unit vector with the weighted sum of others, and (n,) its company.
+
+    ``units`` (n, D) holds the unit vectors.
+    """
     products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)

@@ -35,11 +35,13 @@ class Agreements(NamedTuple):
 class RecentDirections:
     """Remembers the last direction and the agreement of the 64 clients that sent updates most recently.
 
-    A client's agreement is the cosine between its update and the mean direction of the other clients (of this
-    round and remembered), averaged over the client's replies. The average is exponential; the newest reply
-    has the weight 0.3. The norms and weights of updates make no difference to the mean direction.
+    A client's agreement is the cosine between its update and the mean direction of the other clients,
+    averaged over the client's replies. The other clients are those of this round and those that are
+    remembered. The average is exponential; the newest reply has the weight 0.3. The norms and weights of
+    updates make no difference to the mean direction.
 
-    The time of a round with n updates is O((n + 64) D). It does not grow with the number of all clients.
+    The time of a round with n updates, whose sketches have D numbers each, is O((n + 64) D). It does not grow
+    with the number of all clients.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ class RecentDirections:
 def unit_vectors(clients: Ints, sketches: Floats) -> tuple[Ints, Floats]:
     """Return (u,) the positions of sketches with a direction, sorted by client, and (u, D) their directions.
 
-    A sketch (n, D) has no direction if it is 0, or if its length is not finite.
+    A sketch (a row of ``sketches``, (n, D)) has no direction if it is 0, or if its length is not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.square(sketches).sum(axis=1))

@@ -108,7 +108,8 @@ class Guard:
       more than twice the limit, or more than e^s times the limit if this is larger. A large norm explains a
       large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
 
-    The guard rejects an update if its norm or its direction is an offence. A missing reply is not an offence.
+    The guard rejects an update that opposes the others, and an update whose norm is such a value far beyond
+    its limit. Other offences of a usable reply do not cause a rejection. A missing reply is not an offence.
 
     While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
     fewer than 8 clients are known, no update opposes the others. If at least half of the newest values or
@@ -123,10 +124,10 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Cost.** For honest clients, measured on the least squares of the OSMD paper's appendix F (100 clients,
-    600 rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10): at
-    most 0.35 % of the updates are clipped, no client is quarantined.
-    On softmax regression with labels by Dirichlet(0.1 to 0.5), up to three clients in a hundred are
+    **Cost.** If all clients are honest, on the least squares of the OSMD paper's appendix F (100 clients, 600
+    rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10), at most
+    0.35 % of the updates are clipped, and no client is quarantined. On softmax regression whose clients have
+    labels in proportions from Dirichlet(0.1) to Dirichlet(0.5), up to three clients in a hundred are
     quarantined, and the accuracy is the same as without a guard.
 
     The time of a round is O((S + 64) D + window); of a buffered round O(128² (128 + D)), about 5 ms. In a

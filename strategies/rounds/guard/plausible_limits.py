@@ -1,4 +1,4 @@
-"""Limits values and claims that are implausibly large, such as data sizes, by the values of many clients.
+"""Limits implausibly large values, and claims such as data sizes, by the values of many clients.
 
 The docstring of `guard.Guard` states the rules.
 """

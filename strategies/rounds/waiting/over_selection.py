@@ -6,15 +6,18 @@ from ...selectors import Selection
 
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
-    """Return the selection size: K times ``over_selection``, rounded up; None if that factor is 1."""
+    """Return the selection size: ``clients_per_round`` times ``over_selection``, rounded up.
+
+    If ``over_selection`` is 1, return None: the selection size is then ``clients_per_round``.
+    """
     return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
 
 
 def enough_replies(selection: Selection, clients_per_round: int, quorum: int) -> int:
     """Return the number of usable replies after which an over-selected round may go on.
 
-    If S clients were selected in D > K draws, the number is S K/D, rounded up. With D <= K draws, the number
-    is S. In both cases, the number is at least the quorum, and at most S.
+    Let K be ``clients_per_round``. If S clients were selected in D > K draws, the number is S K/D, rounded
+    up. With D <= K draws, the number is S. In both cases, the number is at least the quorum, and at most S.
     """
     size, draws = selection.clients.size, int(selection.counts.sum())
     share = size if draws <= clients_per_round else -(-size * clients_per_round // draws)
