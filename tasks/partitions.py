@@ -1,4 +1,4 @@
-"""Partitions: functions of labels, number of clients and seed that distribute the samples over the clients.
+"""Partitions: functions that distribute samples over clients, given labels, a number of clients and a seed.
 
 A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
 `FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients.

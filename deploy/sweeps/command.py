@@ -175,7 +175,7 @@ def _run(
 
 
 def _finished(job: Job) -> dict[str, object] | None:
-    """Return the result of an earlier sweep; None if there is none, or if its file is damaged."""
+    """Return a job's result from an earlier call; None if it is missing, damaged or of another digest."""
     from deploy.sweeps.trial_worker import RESULT
 
     try:

@@ -46,9 +46,9 @@ class PlannedTrial(NamedTuple):
     selector: str
     """The selector with its settings, as on the command line."""
     case: str
-    """The settings that distinguish the trial from trials with the same selector and seed; may be empty."""
+    """A text: the settings or the name that distinguish the trial from others with its selector and seed."""
     varied: dict[str, ConfigValue]
-    """The settings in `case`, by name."""
+    """The settings that `case` stands for, by name."""
     seed: int
 
 

@@ -124,7 +124,7 @@ def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements directly inside a statement. Expressions, most nodes of a tree, are left out."""
+    """Yield the statements directly inside a statement. Expressions, most of the nodes, are left out."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 

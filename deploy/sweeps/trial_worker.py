@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     problem: str = ""
     """Why the trial failed."""
     files: dict[str, bytes] = {}  # noqa: RUF012 (never changed)
-    """The files of the trial's folder, by path; only from another machine."""
+    """The files of the trial's folder, by path, if `execute_elsewhere` trained the trial; otherwise empty."""
 
 
 def begin() -> None:

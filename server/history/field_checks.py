@@ -1,8 +1,8 @@
 """Checks the fields of a history's lines: the kind of each value, and how large a number may be.
 
-Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind is
-damaged as a whole. Missing fields that every reader needs get a default. Unknown fields and types of lines
-are not checked.
+Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind, or
+without a field that `_NEEDED` names for its type, is damaged as a whole. Some other missing fields get a
+default. Unknown fields and types of lines are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGEST = 1e50
 """A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
 MOST = 2**31 - 1
-"""The largest allowed number of a round, an index or draws."""
+"""The largest allowed whole number, such as the number of a round, an index or a number of draws."""
 
 
 def _number(value: Any) -> int | float | None:
