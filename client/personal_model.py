@@ -190,7 +190,7 @@ def _flat(arrays: Arrays) -> Vector:
 
 
 def _gradient(task: Task, arrays: Arrays, data: Dataset) -> Vector:
-    """Return the gradient of the loss on all samples, as the change by one SGD step with learning rate 1."""
+    """Return the gradient of the loss on all samples: minus the change by one SGD step of learning rate 1."""
     step = task.train(arrays, data, learning_rate=1.0, steps=1, batch_size=len(data), seed=0)
     return _flat(arrays) - _flat(step.arrays)
 

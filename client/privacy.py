@@ -148,7 +148,7 @@ def group_member(context: Context, names: Sequence[str], epsilon: float | None =
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
     epsilon : float, optional
-        The ε with which the client is to report its group. None: it does not report its group.
+        The ε with which the client is to report its group. None: the client does not report its group.
 
     Raises
     ------

@@ -138,7 +138,7 @@ class Recording:
         model : mapping of str to array
             The model after the round.
         metrics : Metrics or None
-            The model's metrics on the test data; None if the round was not evaluated.
+            The model's metrics on the test data; None if the model was not evaluated.
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional

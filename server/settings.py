@@ -480,7 +480,8 @@ def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Parameters
     ----------
     before, now : mapping
-        The ``run`` line of the history to be resumed, and the ``run`` line that the settings would write now.
+        The ``run`` line of the history to be resumed, and the ``run`` line that a new run
+        with the present settings would write.
         Settings that ``before`` lacks are not compared.
 
     Raises

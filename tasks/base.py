@@ -1,4 +1,4 @@
-"""The interface of all tasks. A task takes a model as arrays, and returns the trained model as arrays."""
+"""The interface of all tasks: a task takes a model as arrays, and returns the trained model as arrays."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class GradientVariance:
 
     @property
     def value(self) -> float:
-        """σ²; NaN after fewer than two gradients or if the sum is not finite."""
+        """σ²; NaN after fewer than two gradients or if the sum of squares is not finite."""
         if self._count < 2 or not isfinite(self._squares):
             return nan
         return self._squares / (self._count - 1)

@@ -53,7 +53,7 @@ NOTE = (
 
 
 class RunLog(NamedTuple):
-    """The log of a run."""
+    """The log of a run: what its history says about draws and norms."""
 
     path: Path  # the history
     settings: Line  # the settings of the run
@@ -61,7 +61,7 @@ class RunLog(NamedTuple):
 
 
 def find_history(run: Path) -> RunHistory:
-    """Read the history of a run, or of the trial of a comparison that is best suited for a study.
+    """Read the history of a run or, from a comparison, of the trial that is best suited for a study.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ def _code(file: Path) -> str:
 
 
 def _texts(tree: ast.Module) -> list[ast.expr]:
-    """Return the strings and f-strings of `TEXTS` in a file, the last one first."""
+    """Return the strings and f-strings that calls get for the keywords `TEXTS`, the last one first."""
     found = [
         keyword.value
         for node in ast.walk(tree)

@@ -64,7 +64,7 @@ def begin() -> None:
 
 
 def prepare() -> None:
-    """Import the user's modules, and let numerical libraries use one thread."""
+    """Import the user's modules, and let torch use one thread."""
     # Warnings about a run are in its history, too. Here they would break the display of the progress.
     logging.getLogger("flwr").setLevel(logging.ERROR)
     extensions.load()

@@ -15,8 +15,8 @@ sizes   the clients whose sizes have changed since the last ``roster`` or ``size
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
         ``last_round`` (of the missing ``round`` lines; null if no ``round`` line is missing)
-resume  the run was interrupted and continues: ``round`` (the last round whose line was kept; later rounds
-        are repeated), ``started``, ``num_rounds``
+resume  the run was resumed: ``round`` (the last round whose line was kept; later rounds are
+        repeated), ``started``, ``num_rounds``
 warning the training diverges or stands still, or no client reports what the selector learns from:
         ``round`` (the round after which this was noticed), ``reason``; at most one line about the training
         and one about the reports per start or resume of the run
@@ -35,9 +35,9 @@ The selected clients:
 - ``clients``: their indexes, in draw order. All lists up to ``staleness`` are aligned with this list.
 - ``client_ids``, ``counts``, ``probabilities``, ``importance``, ``weights``
 - ``responded``: whether the client's update was used
-- ``update_norms``, ``train_losses``: the ‖g_m‖ and the losses that the selector learned from
-- ``reported_norms``: ‖w_m - w_t‖ as the client reports it, divided by the learning rate, before the guard
-  clips it
+- ``update_norms``, ``train_losses``: the norms ‖g_m‖ and the losses that the selector learned from
+- ``reported_norms``: the norm of the update, ‖w_m - w_t‖, as the client reports it, divided by the learning
+  rate, before the guard clips it
 - ``reply_seconds``: from the TRAIN message until the server had the reply; empty if not known for any client
 - ``training_seconds``, ``batteries`` (%): as the clients report them; empty if no client does
 - ``staleness``: how many rounds ended while the client trained; empty unless rounds are buffered
