@@ -1,4 +1,7 @@
-"""Reads the file of a device's own samples. Imports no Flower, since `cohort client join` calls it."""
+"""Reads the file of a device's own samples.
+
+This module does not import Flower, since `cohort client join` calls it, too.
+"""
 
 import zlib
 from pathlib import Path

@@ -28,10 +28,10 @@ class LocalData(NamedTuple):
         """Return the identity, task, samples and group of the client.
 
         The samples are those of the file that the node's config names as ``data`` (see `read_data_file`), or
-        else the part ``partition-id`` of ``num-partitions`` of the task's data. The identity is
-        ``client-id`` of the node's config; by default the file's name without its ending, or `client_name`.
-        The group is ``group`` of the node's config; by default the group in the file, or the group that the
-        run's ``partition`` gives the client. A private group is not returned here, see
+        else the part ``partition-id`` of ``num-partitions`` of the task's data. The identity is ``client-id``
+        of the node's config; by default the file's name without its ending or, if there is no file,
+        `client_name`. The group is ``group`` of the node's config; by default the group in the file, or the
+        group that the run's ``partition`` gives the client. A private group is not returned here, see
         `client.privacy.private_group`.
 
         Raises
@@ -80,7 +80,7 @@ def partition_group(context: Context) -> int | None:
 
 
 def _is_private(context: Context) -> bool:
-    """Return whether the client must not report the group of its partition."""
+    """Return whether the client must not report the group that the run's ``partition`` gives it."""
     selector = str(context.run_config.get("selector", ""))
     return "private-group" in context.node_config or (
         selector in available() and selector_type(selector).clients_decide

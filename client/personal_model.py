@@ -8,9 +8,9 @@ function φ open. This module uses the following φ, in which β_m has the same 
     φ(w, β; D) = loss of β on D + μ/2 ||β - w||²
     h(w) = sum_m λ_m φ(w, β_m(w); D_m),   β_m(w) = argmin_β φ(w, β; D'_m)
 
-The samples D'_m train the personal model; the samples D_m are held out for the global model. If D_m and D'_m
-were the same samples, the second part of the update (g_2, see `personal_update`) would be 0, since β_m(w)
-minimises φ on D'_m.
+λ_m is client m's share of the data. Client m's samples are split into D'_m and D_m: D'_m trains the personal
+model; D_m is held out for the global model. If D_m and D'_m were the same samples, the second part of the
+update (g_2, see `personal_update`) would be 0, since β_m(w) minimises φ on D'_m.
 """
 
 from collections.abc import Callable
@@ -39,10 +39,10 @@ class PersonalUpdate(NamedTuple):
     personal : Arrays
         β_m, the trained personal model. The device keeps it.
     parts : tuple of two ndarrays, shape (P,)
-        g_1 and g_2 over all P parameters. A part that is not wanted is all 0.
+        g_1 and g_2 (see `personal_update`) over all P parameters. A part that is not wanted is all 0.
     loss : float
-        Mean training loss of β_m over the mini-batches, each measured before its step, without the term with
-        μ.
+        The mean of the losses of β_m on the mini-batches, without the term with μ. The loss on a mini-batch
+        is measured before the step on this mini-batch.
     steps : int
         The number of local steps that trained β_m.
     """
@@ -98,7 +98,7 @@ def personal_update(
     estimates, and the same w may have another β in another round.
 
     In the paper, G_m is the loss on D', and F_m is the loss on D. H is the Hessian of G_m, as in the paper's
-    later version (D.1). The first version prints the Hessian of F_m (eq. 47).
+    second version (v2, D.1). The first version (v1) prints the Hessian of F_m (eq. 47).
 
     The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products
     of H with vectors. Each product is estimated by a difference of gradients, so H itself is not computed.
@@ -190,7 +190,7 @@ def _flat(arrays: Arrays) -> Vector:
 
 
 def _gradient(task: Task, arrays: Arrays, data: Dataset) -> Vector:
-    """Return the gradient of the loss on all samples, as the change by one SGD step with learning rate 1."""
+    """Return the gradient of the loss on all samples: minus the change by one SGD step of learning rate 1."""
     step = task.train(arrays, data, learning_rate=1.0, steps=1, batch_size=len(data), seed=0)
     return _flat(arrays) - _flat(step.arrays)
 
@@ -200,8 +200,9 @@ def _curvature(task: Task, arrays: Arrays, data: Dataset, direction: Vector) -> 
     length = float(np.linalg.norm(direction))
     if length == 0:
         return np.zeros(direction.size)
-    # Arrays are float32. If the step is a hundredth of the model's scale, the relative error by rounding is
-    # below a thousandth.
+    # The models ahead and behind lie at the distance 0.01 max(1, root mean square of the parameters) from the
+    # model. At this distance, the rounding of the arrays to float32 causes a relative error below a
+    # thousandth.
     step = 1e-2 * max(1.0, float(np.linalg.norm(_flat(arrays))) / np.sqrt(direction.size)) / length
     ahead, behind = (moved(arrays, sign * step * direction) for sign in (1, -1))
     change: Vector = (_gradient(task, ahead, data) - _gradient(task, behind, data)) / (2 * step)

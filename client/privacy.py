@@ -1,7 +1,7 @@
 """The privacy of a client: noise on its reported numbers, and a group that the server does not learn.
 
-The device's owner sets these keys in the node's config (`cohort client join --noise-epsilon 10`). The first
-four keys may also be in the run's config of an app of your own; the node's config takes precedence.
+The device's owner sets these keys in the node's config (`cohort client join --noise-epsilon 10`). In an app
+of your own, the first four keys may also be in the run's config; the node's config takes precedence.
 
 ================  ======================================================================================
 key               meaning
@@ -18,9 +18,9 @@ private-group     the name or number of the client's group, which is reported by
 group-epsilon     the largest ε with which the group is reported (default: any ε that the server asks for)
 group-answers     "permanent" (default): the client repeats one answer about its group in all rounds;
                   "fresh": the client draws an answer for each round, and each answer costs ε
-secret-file       the file with the secret that determines the client's answers about its group and whether
-                  it accepts an invitation; the file is created if it is missing. Without this key, the
-                  secret lasts until the SuperNode or the Flower run ends
+secret-file       the file with the secret that determines the client's answers about its group, and which
+                  invitations the client accepts; the file is created if it is missing. Without this key,
+                  the secret lasts until the SuperNode or the Flower run ends
 ================  ======================================================================================
 """
 
@@ -139,16 +139,16 @@ def private_group(context: Context) -> Group | None:
 
 
 def group_member(context: Context, names: Sequence[str], epsilon: float | None = None) -> GroupMember:
-    """Return this client as a member of its private group.
+    """Return this client's `GroupMember`, which answers the questions that depend on the private group.
 
     Parameters
     ----------
     context : Context
-        Holds the node's config, and the secret if the config names no ``secret-file``.
+        Holds the node's config and, if this config names no ``secret-file``, the secret.
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
     epsilon : float, optional
-        The ε with which the client is to report its group. None: it does not report its group.
+        The ε with which the client is to report its group. None: the client does not report its group.
 
     Raises
     ------

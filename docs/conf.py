@@ -1,4 +1,4 @@
-"""Sphinx's settings for the documentation site. `make docs` builds it into `build/docs/html`.
+"""Sphinx's settings for the documentation site, which `make docs` builds into `build/docs/html`.
 
 The source folder is the repository itself, so links between its Markdown files need no translation. The
 library is imported as `flwr_cohort`, for which `make docs` puts a link to `strategies/` on the Python path.

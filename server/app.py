@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
     test_data = task.test_data()
-    rounds: list[RoundRecord] = []  # the record of the round whose model is evaluated next
+    rounds: list[RoundRecord] = []  # at most one: the record of the round whose model is evaluated next
     strategy = settings.strategy(
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: (

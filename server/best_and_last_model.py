@@ -17,7 +17,7 @@ from tasks.base import Metrics
 
 BEST = "best.safetensors"
 FINAL = "model.safetensors"
-ABOUT = "cohort"  # name of the metadata entry: JSON with the model's round and metrics
+ABOUT = "cohort"  # the only metadata entry; it holds the model's round and metrics as JSON
 
 
 class Models:

@@ -20,5 +20,5 @@ class EarlyStop(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the run has ended early, for its history."""
+        """The text with which the history says why the run ended early."""
         return f"target-accuracy = {self.target_accuracy:g} is reached"

@@ -69,7 +69,7 @@ class Recording:
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
         self.early_stop = EarlyStop(settings.target_accuracy)
         self._resources = ExitStack()  # closes the history and releases the folder
-        self._sizes = np.empty(0)  # (M,) the sizes that the history has
+        self._sizes = np.empty(0)  # (M,) the sizes as the history has them so far
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
         self._kind = selector_type(settings.selector)
@@ -138,7 +138,7 @@ class Recording:
         model : mapping of str to array
             The model after the round.
         metrics : Metrics or None
-            The model's metrics on the test data; None if the round was not evaluated.
+            The model's metrics on the test data; None if the model was not evaluated.
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional
@@ -147,7 +147,8 @@ class Recording:
         group_metrics : mapping of str to mapping, optional
             For each group, the mean of the metrics that the group's clients measured.
         traffic : Traffic, optional
-            The messages since the line of the previous round; None in a simulation without messages.
+            How many messages and bytes were exchanged since the line of the previous round; None in a
+            simulation without messages.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy} if metrics else {}
         if record is None or clients is None:
@@ -170,8 +171,8 @@ class Recording:
     def _write_roster(self, clients: KnownClients) -> None:
         """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.
 
-        The whole roster is not written in each round: the roster may be long, and a client may report a
-        different size in each round.
+        A changed size alone does not cause a new roster: a client may report a different size in each round,
+        and the roster may be long.
         """
         sizes = np.asarray(clients.sizes, dtype=np.float64)
         if sizes.size != self._sizes.size or self._history.lost != self._lost:
@@ -186,7 +187,7 @@ class Recording:
         self._sizes = sizes.copy()
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
-        """Write the last line of the history, and the model, after the round ``last``."""
+        """Write the model after the round ``last``, and then the last line of the history."""
         path = self._models.save_final(last, model)
         self._history.write(
             "end",

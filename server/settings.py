@@ -30,7 +30,7 @@ from tasks.partitions import parse
 
 from .tracking import check_trackers, reporters_of, tracker_names
 
-# The names of settings in the error messages of the strategy, and their names in the run config.
+# A name in the error messages of the strategy -> the name of this setting in the run config.
 _NAMES = {
     "overrides.settings": "client-settings",
     "overrides.sizes": "client-sizes",
@@ -425,7 +425,9 @@ class RunSettings(BaseModel):
 
 
 def read_client_sizes(path: str) -> dict[str, float]:
-    """Read the file of the client sizes that the operator declares, by identity; "" means no file.
+    """Read the file in which the operator declares client sizes. Return the sizes by identity.
+
+    The path "" means no file: the result is empty.
 
     Raises
     ------
@@ -439,7 +441,9 @@ def read_client_sizes(path: str) -> dict[str, float]:
 
 
 def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
-    """Read the file of the selector's settings per client, by setting and identity; "" means no file.
+    """Read the file with the selector's settings that have a value for each client.
+
+    Return, for each setting, the values by identity. The path "" means no file: the result is empty.
 
     Raises
     ------
@@ -476,7 +480,8 @@ def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Parameters
     ----------
     before, now : mapping
-        The ``run`` line of the history to be resumed, and the ``run`` line that the settings would write now.
+        The ``run`` line of the history to be resumed, and the ``run`` line that a new run
+        with the present settings would write.
         Settings that ``before`` lacks are not compared.
 
     Raises

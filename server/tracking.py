@@ -58,7 +58,8 @@ def reporters_of(names: Sequence[str], folder: Path, settings: Mapping[str, Any]
     names : sequence of str
         Names in `TRACKERS`.
     folder : Path
-        The folder of the run. The files lie in its subfolders ``tensorboard``, ``mlruns`` and ``wandb``.
+        The folder of the run. The trackers' data lie in its subfolders ``tensorboard``, ``mlruns`` and
+        ``wandb``.
     settings : mapping of str to value
         The settings of the run, for the trackers to show.
     """

@@ -1,4 +1,4 @@
-"""The learning tasks. Each has a model, a data set and a partition; the model is in NumPy or in torch.
+"""The learning tasks: each has a model (in NumPy or in torch), a data set and a partition.
 
 `create` imports a task's module only when that task is asked for, so a device that trains a NumPy model never
 imports torch.

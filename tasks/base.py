@@ -1,4 +1,4 @@
-"""The interface of all tasks. A task takes a model as arrays, and returns the trained model as arrays."""
+"""The interface of all tasks: a task takes a model as arrays, and returns the trained model as arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainResult(NamedTuple):
     """The result of local training."""
 
     arrays: Arrays
-    loss: float  # mean of the losses of the mini-batches, each measured before its step
+    loss: float  # mean over the mini-batches; the loss on each is measured before the step on it
     steps: int
     gradient_variance: float = nan  # σ²; NaN if it was not measured or there was only one step
 
@@ -86,7 +86,8 @@ class Task(ABC):
         proximal_mu : float (default: 0.0)
             μ >= 0 of FedProx: μ (w - w_t) is added to each gradient (Li et al. 2020, eq. 2).
         control : Arrays, optional
-            c - c_m of SCAFFOLD, added to each gradient (Karimireddy et al. 2020, eq. 3).
+            c - c_m of SCAFFOLD, the server's control variate minus the client's, added to each gradient
+            (Karimireddy et al. 2020, eq. 3).
         measure_variance : bool (default: False)
             Whether to measure the variance of the loss's gradient over the mini-batches (`GradientVariance`).
             The terms that ``proximal_mu`` and ``control`` add do not count.
@@ -129,7 +130,7 @@ class GradientVariance:
 
     @property
     def value(self) -> float:
-        """σ²; NaN after fewer than two gradients or if the sum is not finite."""
+        """σ²; NaN after fewer than two gradients or if the sum of squares is not finite."""
         if self._count < 2 or not isfinite(self._squares):
             return nan
         return self._squares / (self._count - 1)

@@ -12,8 +12,8 @@ The setting ``data-dir`` or, if it is empty, the environment variable COHORT_DAT
   Sent140, it must hold these JSON files and a file of GloVe's word vectors, ``*.200d.txt``.
 
 If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
-cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of this form, from the
-file or folder SOURCE, or else from a download. Such a file serves machines without a network, and is read
+cache. The command `python -m tasks.datasets NAME FILE [SOURCE]` writes an .npz file of the form above, from
+the file or folder SOURCE, or else from a download. Such a file serves machines without a network, and is read
 much faster. The data set "digits" needs no file, folder or download. No download holds the users of Sent140,
 so this data set needs the output of LEAF's scripts.
 """
@@ -271,7 +271,7 @@ def _from_npz(path: Path, description: Description) -> Halves:
 
 
 def _from_idx(folder: Path, description: Description) -> Halves:
-    """Read the four files in which MNIST is published; each may be compressed by gzip."""
+    """Read four files of the form in which MNIST is published; each file may be compressed by gzip."""
     return Halves(
         *(
             _checked(
@@ -423,7 +423,7 @@ def _texts_of_hub(table: Any, description: Description, rows: NDArray[np.int64] 
 
 
 def save(name: str, path: Path, source: str = "") -> None:
-    """Write a data set to one .npz file, with images as bytes.
+    """Write a data set to one .npz file. Pixels and characters are stored as bytes.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class FederatedData(NamedTuple):
         return np.diff(self.offsets)
 
     def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
-        """Check that the arrays fit each other, and a model if the model's sizes are given.
+        """Check that the arrays fit each other and, if the sizes of a model are given, this model.
 
         Parameters
         ----------

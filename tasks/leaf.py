@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters for Shakespeare. The number of a character is its position here."""
 LENGTH = 80
-"""Characters of a text of Shakespeare that precede the character to be predicted."""
+"""The number of characters in a text of Shakespeare. The character after the text is predicted."""
 VECTOR = 200
 """Numbers in a word's vector, for Sent140."""
 _TEXT = 4  # the position of the text in an entry of Sent140: id, date, query, user, text, ...
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 class _Half(NamedTuple):
-    """The samples of a half, checked and read one by one."""
+    """The samples of a half as lists, with one checked entry per sample."""
 
     inputs: list[Any]
     labels: list[int]
@@ -71,7 +71,9 @@ def shakespeare(train: Path, test: Path) -> tuple[Encoded, Encoded]:
 
 
 def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
-    """Read Sent140: x is a tweet, y whether its sentiment is positive (1; in Sentiment140's own files 4).
+    """Read Sent140: x is a tweet; y is 0 for a negative tweet, and 1 or 4 for a positive one.
+
+    LEAF writes 1, and Sentiment140's own files have 4.
 
     An entry of x is the text of the tweet, or as in LEAF's files a list whose fifth entry is the text.
 

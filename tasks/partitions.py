@@ -1,4 +1,4 @@
-"""Partitions: functions of labels, number of clients and seed that distribute the samples over the clients.
+"""Partitions: functions that distribute samples over clients, given labels, a number of clients and a seed.
 
 A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
 `FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients.
@@ -168,6 +168,7 @@ def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
+    Dir_M(α) is the symmetric Dirichlet distribution over the M clients, with the parameter α.
     Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
     over the K clients, where α sets "the data size imbalance and degree of label skew across clients"). That
     paper refers to Hsu et al. 2019, whose partition is `dirichlet_balanced`, with equal sizes.
@@ -225,9 +226,9 @@ def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
 def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) -> list[Ints]:
     """Draw each client's classes from its own proportions q_m ~ Dir(α p); sizes differ by at most 1.
 
-    From Hsu et al. 2019, where p are the shares of the classes in the data. Samples are drawn without
-    replacement, client after client in random order. A used-up class is not drawn again; the other classes
-    keep their proportions.
+    From Hsu et al. 2019. Dir(α p) is the Dirichlet distribution with the parameters α p, where p are the
+    shares of the classes in the data. Samples are drawn without replacement, client after client in random
+    order. A used-up class is not drawn again; the other classes keep their proportions.
 
     Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p as its
     ``alpha`` has the same q_m, but its clients take turns sample by sample. If all samples are used, classes

@@ -200,7 +200,8 @@ def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
     Raises
     ------
     ValueError
-        If the comparison was batched and would be resumed with messages, or the other way round.
+        If the comparison began in the batched simulation and another engine would resume it, or the other way
+        round.
     """
     before = planned_engine(folder)
     if not is_given and before in ("ray", "batched"):

@@ -138,7 +138,7 @@ def _draw_curves(
                 half = np.array([each.half for each in over])
                 most = (
                     np.inf if axes is losses else 100.0
-                )  # no loss is below 0, no accuracy beyond 0 to 100 %
+                )  # losses are at least 0, accuracies are from 0 to 100 %
                 low, high = np.clip([means - half, means + half], 0.0, most)
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     if worst is not None:

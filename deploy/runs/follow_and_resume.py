@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-# Seconds from the last line of a history until the run counts as ended, even if the engine reports otherwise.
-# On a busy machine, the log gets its last lines 10 s and more after the history.
+# Seconds from the ``end`` or ``error`` line of a history until the run counts as over, even if the engine
+# reports that the run still goes on. An engine reports the end only when it has the whole log, which on
+# a busy machine gets its last lines 10 s and more after the history.
 END_TIMEOUT = 60.0
-PATIENCE = 30.0  # `Watcher.waits` is called after each such number of seconds without a new history line
+# Seconds without a new line in a trial's history after which `Watcher.waits` is called. It is called again
+# after each further `PATIENCE` seconds.
+PATIENCE = 30.0
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 
@@ -35,7 +38,7 @@ class Watcher(Protocol):
         """Receive a message that is not in a history."""
 
     def waits(self, trial: Trial, seconds: float) -> None:
-        """Receive the seconds since the last line of a trial's history, after each `PATIENCE` seconds."""
+        """Receive the seconds since a trial's history last had a new line; see `PATIENCE` for when."""
 
     def refresh(self) -> None:
         """Redraw, if the watcher draws. Called each time all histories have been read."""
@@ -124,7 +127,7 @@ class _Follower:
         self._submissions = 0
         self._reached = -1  # the highest round of the earlier submissions; -1 if there is none
         self._tries = 0  # restarts since the last new round
-        self._news = time.monotonic()  # when the history last had new lines (s)
+        self._news = time.monotonic()  # when the history last had new lines (time.monotonic(), s)
         self._told = 0  # how many times `PATIENCE` had passed when `wait` last returned a number
         self._submit()
 
@@ -134,14 +137,14 @@ class _Follower:
         trial.history.end = None
         self._starts = trial.history.starts
         self._claim = self._checkpoints.last_claim()
-        self._ended_at: float | None = None  # when the last line was first seen (time.monotonic(), s)
+        self._ended_at: float | None = None  # when the end or error line was first seen (time.monotonic(), s)
         self._submissions += 1
         name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
         resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
         self._run = self._engine.submit(trial.run_config | resume, name)
 
     def wait(self, news: bool) -> float | None:
-        """Return the seconds since the last new line, once in each `PATIENCE` seconds; None otherwise.
+        """Return the seconds since the last new line, once in each `PATIENCE` seconds; in other calls None.
 
         `news` says whether the history has new lines.
         """

@@ -49,13 +49,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, and half of its 95 % interval; the half is NaN if unknown, as with one seed."""
+    """A mean over seeds, and half the width of its 95 % interval: NaN if unknown, as with one seed."""
 
     mean: float
     half: float
 
     def shown(self, form: str, scale: float = 1.0) -> str:
-        """Format the mean, and the half if it is known: "0.512 ± 0.021"."""
+        """Format the mean and, if it is known, half the width of the interval: "0.512 ± 0.021"."""
         half = f" ± {number(self.half, form, scale=scale)}" if math.isfinite(self.half) else ""
         return f"{number(self.mean, form, scale=scale)}{half}"
 
@@ -98,7 +98,7 @@ def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | N
 def paired_verdict(groups: dict[str, list[RunHistory]]) -> list[str]:
     """Describe how each selector differs from uniform selection, with a 95 % interval over the seeds.
 
-    Only seeds with which both selectors have finished count.
+    A seed counts only if the trials of both the selector and uniform selection have finished with this seed.
     """
     if BASELINE not in groups:
         return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]

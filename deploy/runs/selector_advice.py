@@ -53,7 +53,7 @@ NOTE = (
 
 
 class RunLog(NamedTuple):
-    """The log of a run."""
+    """The log of a run: what its history says about draws and norms."""
 
     path: Path  # the history
     settings: Line  # the settings of the run
@@ -61,7 +61,7 @@ class RunLog(NamedTuple):
 
 
 def find_history(run: Path) -> RunHistory:
-    """Read the history of a run, or of the trial of a comparison that is best suited for a study.
+    """Read the history of a run or, from a comparison, of the trial that is best suited for a study.
 
     Parameters
     ----------
@@ -219,7 +219,10 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
 
 
 def _draws_independently(settings: Line) -> bool:
-    """Return whether a client's importance must equal its draws / (the round's draws * p)."""
+    """Return whether the importance of a client with the probability p must be the client's draws / (n p).
+
+    n is the number of all draws in the round.
+    """
     kind = selector_type(settings["selector"])
     given = parse_settings(str(settings["selector_settings"]))
     return (
@@ -300,7 +303,7 @@ def advice_of(log: RunLog, names: Sequence[str] = ()) -> Findings:
 
 
 def as_json(findings: Findings | None, slow: SlowClients | None) -> str:
-    """Return a JSON object: selector -> variance, low, high, exact; and `SLOW_CLIENTS` -> its numbers.
+    """Return a JSON object: selector -> variance, low, high, exact; `SLOW_CLIENTS` -> `SlowClients.numbers`.
 
     Without `findings`, the object has no selectors. Without `slow`, it has no `SLOW_CLIENTS`.
     """
@@ -336,7 +339,7 @@ def table(findings: Findings) -> Table:
 
 
 def sentence(findings: Findings) -> str:
-    """Return the advice as a sentence, and a second one if clients were never seen."""
+    """Return the advice as text, with a warning if some clients never sent an update in the log."""
     advice = findings.advice
     if advice.selector == BASELINE:
         text = (

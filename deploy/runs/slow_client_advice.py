@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from server.history import Line
     from strategies.numerics.arrays import Floats, Ints
 
-FEWEST = 20  # durations
+FEWEST = 20  # there is no advice from fewer durations
 IDLE, MISSING, STALE = 0.2, 0.1, 0.01
-"""A change is advised from these shares on: of idle time in a round's wait (`Waiting.idle`), of selected
-clients without a duration (`Waiting.missing`), and of updates that were too stale."""
+"""A change is advised from these shares on. `IDLE` is a share of a round's wait (`Waiting.idle`), `MISSING`
+the share of selected clients without a duration (`Waiting.missing`), `STALE` the share of updates that were
+rejected as too stale."""
 TIMED = ("forecast", "md")
 """The selectors X for which a selector timed-X exists, which takes durations into account."""
 

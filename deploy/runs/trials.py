@@ -41,7 +41,10 @@ FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 @dataclass
 class Trial:
-    """One training of the federation, with one selector."""
+    """One training of the federation, with one selector.
+
+    In the descriptions below, a run is what an engine executes: the start of the trial, or one resume.
+    """
 
     name: str
     """The name of the trial's folder and log, unique in the comparison."""

@@ -96,7 +96,7 @@ def sweep(
 def _places(
     trials: Sequence[PlannedTrial], folder: Path, track: Sequence[str]
 ) -> dict[str, tuple[PlannedTrial, Job]]:
-    """Return each trial with its job, by the digest of its result."""
+    """Return each trial and its job, by the digest of the trial's result."""
     from deploy.sweeps import trial_digests
     from deploy.sweeps.trial_worker import Job
 
@@ -175,7 +175,7 @@ def _run(
 
 
 def _finished(job: Job) -> dict[str, object] | None:
-    """Return the result of an earlier sweep; None if there is none, or if its file is damaged."""
+    """Return a job's result from an earlier call; None if it is missing, damaged or of another digest."""
     from deploy.sweeps.trial_worker import RESULT
 
     try:
@@ -188,7 +188,7 @@ def _finished(job: Job) -> dict[str, object] | None:
 def _shown(
     console: Console, run: Iterator[Outcome], places: dict[str, tuple[PlannedTrial, Job]], finished: int
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of a run, and show how far the run has come."""
+    """Yield the outcomes of `run`, and show how many of all trials have ended."""
     total = len(places)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

@@ -34,7 +34,7 @@ INSTEAD = {
     "resume": "the same command again continues a sweep",
     "track": "use the option --track",
 }
-LARGEST = 100_000  # trials of a sweep
+LARGEST = 100_000  # the most trials of a sweep
 # The settings that `check_data` and `groups_of` read.
 _OF_DATA = ("task", "partition", "data-dir", "num-clients", "seed")
 
@@ -46,9 +46,9 @@ class PlannedTrial(NamedTuple):
     selector: str
     """The selector with its settings, as on the command line."""
     case: str
-    """The settings that distinguish the trial from trials with the same selector and seed; may be empty."""
+    """A text: the settings or the name that distinguish the trial from others with its selector and seed."""
     varied: dict[str, ConfigValue]
-    """The settings in `case`, by name."""
+    """The settings that `case` stands for, by name."""
     seed: int
 
 
@@ -60,7 +60,7 @@ class Sweep(NamedTuple):
     """For each combination of settings: its text, the settings that vary, and all settings."""
     seeds: list[int]
     baseline: str
-    """The selector with which the others are compared; "": each is compared with each."""
+    """The selector with which the others are compared; "": all pairs are compared."""
     imports: list[str]
 
 
@@ -102,7 +102,7 @@ def planned_trials(sweep: Sweep, folder: Path) -> list[PlannedTrial]:
             for seed in sweep.seeds:
                 of_data = {**every, "seed": seed}
                 key = tuple(of_data[name] for name in _OF_DATA)
-                if key[:-1] not in checked:  # with the first seed only, since reading the data takes long
+                if key[:-1] not in checked:  # only with the first seed, since reading the data takes long
                     check_data(of_data)
                     checked.add(key[:-1])
                 same_seed = [trial for trial in trials if trial.run_config["seed"] == seed]

@@ -26,7 +26,7 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     """Train trials in processes of this machine, and yield each outcome as soon as there is one.
 
     Each process uses one thread, unless an environment variable sets another number. If the calling
-    process ends, these processes end too, on Linux even if it is killed by SIGKILL.
+    process ends, these processes end too, on Linux even if the calling process is killed by SIGKILL.
 
     Parameters
     ----------
@@ -128,7 +128,10 @@ def _check_address(address: str) -> None:
 
 
 def _write(folder: Path, outcome: Outcome) -> None:
-    """Write the files of a trial that another machine trained. The result is last, since it marks the end."""
+    """Write the files of a trial that another machine trained.
+
+    The file with the result is written last, since it marks the trial as finished.
+    """
     for name in sorted(outcome.files, key=lambda name: name == "result.json"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

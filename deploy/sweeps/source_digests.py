@@ -124,7 +124,7 @@ def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements directly inside a statement. Expressions, most nodes of a tree, are left out."""
+    """Yield the statements directly inside a statement. Expressions, most of the nodes, are left out."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 
@@ -170,7 +170,7 @@ def _code(file: Path) -> str:
 
 
 def _texts(tree: ast.Module) -> list[ast.expr]:
-    """Return the strings and f-strings of `TEXTS` in a file, the last one first."""
+    """Return the strings and f-strings that calls get for the keywords `TEXTS`, the last one first."""
     found = [
         keyword.value
         for node in ast.walk(tree)

@@ -17,7 +17,7 @@ LEVEL = 0.05  # a corrected p value below this level counts as a difference
 
 
 class Result(NamedTuple):
-    """The result of a trial, and its place in the grid."""
+    """The result of a trial, and its place in the grid (see `grid.PlannedTrial`)."""
 
     selector: str
     case: str
@@ -85,7 +85,7 @@ def paired_tests(results: Sequence[Result], baseline: str = "") -> list[PairedTe
     results : Sequence[Result]
         The results of a sweep.
     baseline : str
-        The selector with which the others are compared. (default: each selector is compared with each)
+        The selector with which the others are compared. (default: all pairs of selectors are compared)
     """
     selectors = list(dict.fromkeys(each.selector for each in results))
     by_place = {(each.case, each.selector, each.seed): each for each in results}
@@ -146,7 +146,7 @@ def holm(values: Sequence[float]) -> list[float]:
     """Correct p values for their number by Holm's method (1979).
 
     The i-th smallest of n values, counted from 0, is multiplied by n - i. A corrected value is at least as
-    large as those of smaller values, and at most 1. NaN stays NaN, and does not count in n.
+    large as the corrected values of smaller p values, and at most 1. NaN stays NaN, and does not count in n.
 
     Examples
     --------

@@ -102,7 +102,7 @@ def _of_data(task: str, where: str, partition: str, num_clients: int) -> str:
 
 @cache
 def _torch(task: str) -> str:
-    """Return the version of torch and the kind of its device, if the task trains with torch; else ""."""
+    """Return torch's version and "cuda" or "cpu", if the task trains with torch; else ""."""
     kinds = type(tasks.create(task)).__mro__
     own = any(vars(sys.modules[kind.__module__]).get("torch") is not None for kind in kinds)
     if not (own and "torch" in sys.modules):

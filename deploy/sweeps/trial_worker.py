@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     problem: str = ""
     """Why the trial failed."""
     files: dict[str, bytes] = {}  # noqa: RUF012 (never changed)
-    """The files of the trial's folder, by path; only from another machine."""
+    """The files of the trial's folder, by path, if `execute_elsewhere` trained the trial; otherwise empty."""
 
 
 def begin() -> None:
@@ -64,7 +64,7 @@ def begin() -> None:
 
 
 def prepare() -> None:
-    """Import the user's modules, and let numerical libraries use one thread."""
+    """Import the user's modules, and let torch use one thread."""
     # Warnings about a run are in its history, too. Here they would break the display of the progress.
     logging.getLogger("flwr").setLevel(logging.ERROR)
     extensions.load()

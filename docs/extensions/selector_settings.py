@@ -1,4 +1,4 @@
-"""The directive ``selector-settings``: all selectors by name, with what they state and their settings."""
+"""The directive ``selector-settings``: all selectors, what each states about itself, and its settings."""
 
 import math
 from typing import Any

@@ -9,17 +9,17 @@ run     the first line: ``version`` (of this format), every setting of the run, 
         ``flwr`` (the version of Flower)
 round   a round, see below
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none); written before the first line of a round >= 1 after each
-        start or resume, after clients were added, and after lines were lost
+        ``client_groups`` (names, null for none). The line precedes the line of a round >= 1 if this is the
+        first such round since a start or resume, if clients were added, or if lines were lost
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
         ``last_round`` (of the missing ``round`` lines; null if no ``round`` line is missing)
-resume  the run was interrupted and continues: ``round`` (the last round whose line was kept; later rounds
-        are repeated), ``started``, ``num_rounds``
+resume  the run was resumed: ``round`` (the last round whose line was kept; later rounds are
+        repeated), ``started``, ``num_rounds``
 warning the training diverges or stands still, or no client reports what the selector learns from:
-        ``round`` (after which this was noticed), ``reason``; at most one line of each kind per start or
-        resume of the run
+        ``round`` (the round after which this was noticed), ``reason``; at most one line about the training
+        and one about the reports per start or resume of the run
 end     the last line of a run that has finished: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
         ``reason`` (why the run ended early, else empty). A resume removes this line
 error   the last line of a run that failed or was stopped: ``reason``. A resume keeps this line. A ServerApp
@@ -35,9 +35,9 @@ The selected clients:
 - ``clients``: their indexes, in draw order. All lists up to ``staleness`` are aligned with this list.
 - ``client_ids``, ``counts``, ``probabilities``, ``importance``, ``weights``
 - ``responded``: whether the client's update was used
-- ``update_norms``, ``train_losses``: the ‖g_m‖ and the losses that the selector learned from
-- ``reported_norms``: ‖w_m - w_t‖ as the client reports it, divided by the learning rate, before the guard
-  clips it
+- ``update_norms``, ``train_losses``: the norms ‖g_m‖ and the losses that the selector learned from
+- ``reported_norms``: the norm of the update, ‖w_m - w_t‖, as the client reports it, divided by the learning
+  rate, before the guard clips it
 - ``reply_seconds``: from the TRAIN message until the server had the reply; empty if not known for any client
 - ``training_seconds``, ``batteries`` (%): as the clients report them; empty if no client does
 - ``staleness``: how many rounds ended while the client trained; empty unless rounds are buffered
@@ -66,8 +66,9 @@ The round:
 - ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients that
   evaluated the model
 
-Readers ignore unknown types and keys. NaN is written as null. Texts may come from clients: `RunHistory.read`
-replaces control characters in all texts by escapes; `Tail` and `read_lines` do not.
+Readers ignore unknown types and keys. NaN and infinite numbers are written as null. Texts may come from
+clients: `RunHistory.read` replaces control characters in all texts by escapes; `Tail` and `read_lines` do
+not.
 """
 
 from .parsing import FILE_NAME, TOLD_TO_END, VERSION, Line, VersionError, read_lines

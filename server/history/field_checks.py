@@ -1,8 +1,8 @@
 """Checks the fields of a history's lines: the kind of each value, and how large a number may be.
 
-Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind is
-damaged as a whole. Missing fields that every reader needs get a default. Unknown fields and types of lines
-are not checked.
+Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind, or
+without a field that `_NEEDED` names for its type, is damaged as a whole. Some other missing fields get a
+default. Unknown fields and types of lines are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGEST = 1e50
 """A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
 MOST = 2**31 - 1
-"""The largest allowed number of a round, an index or draws."""
+"""The largest allowed whole number, such as the number of a round, an index or a number of draws."""
 
 
 def _number(value: Any) -> int | float | None:
@@ -102,6 +102,7 @@ _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected cli
     **dict.fromkeys(("probabilities", "importance", "weights", "update_norms"), _numbers),
     "responded": _flags,
 }
+# Lists with one entry for each selected client, or with no entry.
 _MAYBE_ALIGNED = (
     "reported_norms",
     "train_losses",
@@ -109,7 +110,7 @@ _MAYBE_ALIGNED = (
     "training_seconds",
     "batteries",
     "staleness",
-)  # may be empty
+)
 _ROUND: dict[str, Callable[[Any], Any]] = {
     "round": _whole,
     **dict.fromkeys(
@@ -161,7 +162,8 @@ def checked(line: Any) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If the line is no object with a type, or if a field is of the wrong kind. The message names the field.
+        If the line is no object with a type, if a field is missing or of the wrong kind, or if lists that
+        must be aligned differ in length. The message names the field.
     """
     if not isinstance(line, dict) or not isinstance(line.get("type"), str):
         raise ValueError("must be an object with a type")
@@ -188,7 +190,7 @@ def checked(line: Any) -> dict[str, Any]:
 
 
 def _aligned(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of a round with missing fields filled in; aligned lists must have the same length."""
+    """Return a round's line with missing fields filled in. Refuse aligned lists of different lengths."""
     evaluated = "test_loss" in line or "test_accuracy" in line
     found = {**({"test_loss": None, "test_accuracy": None} if evaluated else {}), **line}
     if line["round"] == 0:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FILE_NAME = "history.jsonl"
 TOLD_TO_END = "told to end"  # `reason` in the last line of a run that somebody stopped
 VERSION = 2
-"""The format of the file; a history of another version is refused."""
+"""The version of the file's format. A history of another version is refused."""
 Line = dict[str, Any]
 
 

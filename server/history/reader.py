@@ -146,7 +146,9 @@ class RunHistory:
                 self.end = None
                 self.starts += 1
             case "roster":
-                count = len(line["client_ids"])  # earlier rounds may hold indexes >= count
+                # If a roster is shorter than the one before, the clients beyond its end stay known, since
+                # earlier rounds may have selected them.
+                count = len(line["client_ids"])
                 self.client_ids = line["client_ids"] + self.client_ids[count:]
                 self.client_groups = line["client_groups"] + self.client_groups[count:]
                 self.client_sizes = [*map(_size, line["client_sizes"]), *self.client_sizes[count:]]
@@ -173,7 +175,7 @@ class RunHistory:
 
 
 def no_history(folder: Path) -> str:
-    """Return the message for a folder that holds no history. For a sweep's folder, it names a trial."""
+    """Return the message for a folder without a history. For a sweep's folder, the message names a trial."""
     message = (
         f"{folder}: holds no history ({FILE_NAME}); must be the folder of a run, a trial or a comparison"
     )

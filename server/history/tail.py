@@ -26,7 +26,8 @@ class Tail:
     Attributes
     ----------
     files : int
-        How many files were read from the first line on: more than one after a resume.
+        How often the history was read from its first line on: once, and once more after each resume, which
+        replaces the file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -52,7 +52,8 @@ class HistoryWriter:
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a partly written line
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
-        # The lost lines. Of the lines before them, only ``run`` and ``resume`` lines can still wait.
+        # The lost lines that no ``lost`` line names yet. Of the earlier lines, only ``run`` and ``resume``
+        # lines can still wait.
         self._gap: _Gap | None = None
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
@@ -72,8 +73,8 @@ class HistoryWriter:
         round : int
             The last round whose line stays; 0: round 0 is repeated, too.
         run : mapping
-            The content of a ``run`` line, which is written if the file has no line. The ``resume`` line gets
-            ``started`` and ``num_rounds`` from this content.
+            The content of a ``run`` line. If the file has no line, this line is written. The ``resume`` line
+            gets ``started`` and ``num_rounds`` from the same content.
 
         Raises
         ------
@@ -96,8 +97,9 @@ class HistoryWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Flower interrupts a ServerApp whose task the SuperLink has given up, for example after a restart.
-        # The history then ends as after a kill, without a last line, so that the run is resumed.
+        # If the SuperLink has given up a ServerApp, for example because the SuperLink was restarted, Flower
+        # interrupts the ServerApp. The history then ends as after a kill, without a last line, so that the
+        # run is resumed.
         if error is not None and not isinstance(error, KeyboardInterrupt):
             stopped = isinstance(error, SystemExit)
             self.write("error", reason=TOLD_TO_END if stopped else f"{type(error).__name__}: {error}")
@@ -143,7 +145,7 @@ class HistoryWriter:
         return encoded({"type": "lost", **asdict(gap)})
 
     def _drop(self) -> None:
-        """Drop the oldest lines beyond `KEPT` bytes."""
+        """Drop the oldest waiting lines until at most `KEPT` bytes wait; needed lines are never dropped."""
         size = sum(len(line.text) for line in self._waiting)
         kept: deque[_Waiting] = deque()
         for line in self._waiting:

@@ -50,10 +50,10 @@ def _objects(num_classes: int) -> list[nn.Module]:
 def _faces(num_classes: int) -> list[nn.Module]:
     """Return LEAF's network for CelebA, for 84 x 84 colour pixels.
 
-    The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm
-    (Hsieh et al. 2020). The running statistics of batch norm are not parameters, so they would not be
-    averaged. The statistics of a client whose samples are all of one class would not fit the samples of other
-    clients.
+    The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm,
+    as Hsieh et al. 2020 recommend. The running statistics of batch norm are not parameters, so they would not
+    be averaged. The statistics of a client whose samples are all of one class would not fit the samples of
+    other clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):

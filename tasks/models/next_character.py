@@ -18,7 +18,7 @@ class _Embed(nn.Embedding):
 
 
 class LSTM(nn.Module):
-    """One layer of long short-term memory, written out here, since `torch.func` cannot map torch's own LSTM.
+    """One layer of long short-term memory, written out, since `torch.func.vmap` cannot handle torch's LSTM.
 
     The rows of ``gates`` are those of the input gate, the forget gate, the cell and the output gate. As in
     TensorFlow's cell, which LEAF uses, there is one bias vector (torch's LSTM has two), and 1 is added to the

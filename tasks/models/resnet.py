@@ -14,7 +14,10 @@ def _norm(channels: int) -> nn.GroupNorm:
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut around them (He et al. 2016, Figure 2, with projections)."""
+    """Two 3 x 3 convolutions and a shortcut around them (He et al. 2016, Figure 2).
+
+    If the input and the output differ in shape, the shortcut is a 1 x 1 convolution (a projection).
+    """
 
     def __init__(self, inputs: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +40,8 @@ class ResNet18(Network):
 
     The first convolution has 3 x 3 filters, and no pooling follows it, as is usual for small images. Each
     group norm has two groups, as in Reddi et al. 2021, whose federated CIFAR-100 the FLICS paper uses
-    (section IV-A). The running statistics of batch norm are not parameters, so they would not be averaged.
+    (section IV-A). Batch norm is not used, because its running statistics would not be averaged: they are not
+    parameters.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The ServerApp. Importing the selector registers it; the strategy takes it by name."""
+"""The ServerApp: importing `ByPower` registers this selector, and the strategy gets its name."""
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
