@@ -117,7 +117,7 @@ def _heartbeats(sender: Any) -> Any:
 
     class HeldHeartbeats(sender):  # type: ignore[misc]
         def stop(self) -> None:
-            self._stop_event.set()  # unlike Flower's `stop`, do not wait for the held heartbeat
+            self._stop_event.set()  # Flower's `stop` would also wait until the held heartbeat is answered
 
         def _run(self) -> None:
             while not self._stop_event.is_set():

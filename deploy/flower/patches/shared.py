@@ -50,8 +50,8 @@ USED_BY_CHANNEL = (
 USED_TO_GIVE_UP = (f"{INFLATABLE}:ObjectUnavailableError", f"{INFLATABLE}:ObjectPullError")
 RETRY_INVOKER = "flwr.supercore.retry.retry_invoker"
 USED_TO_RETRY = (f"{RETRY}:_RETRYABLE_STATUS_CODES", f"{RETRY_INVOKER}:RetryInvoker.invoke")
-# The requests that an app may send over its channel. Under each request: the name of the function in Flower's
-# handlers that answers it.
+# The requests that an app may send over its channel. The value of each request is the name of the function,
+# in Flower's module of handlers, that answers the request.
 SERVED = {
     "SendTaskHeartbeat": "send_task_heartbeat",
     "PullTaskInput": "pull_task_input",
@@ -245,7 +245,7 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
             if answer is but:
                 known.pop(key, None)
             else:
-                if len(known) >= MOST_CACHED:  # clients choose the arguments, so their number must be limited
+                if len(known) >= MOST_CACHED:  # clients choose the arguments, and could fill the memory
                     known.clear()
                 known[key] = now, answer
         return answer
@@ -260,7 +260,8 @@ def start_program(command: list[str], **settings: Any) -> subprocess.Popen[bytes
     command line, which every user of the machine can read.
     """
     if command[0] in GUARDED:
-        command = patched(command, installed=bool(sys.flags.safe_path))  # the same import path as here
+        # With the option -P if this process has it.
+        command = patched(command, installed=bool(sys.flags.safe_path))
     if "--token" not in command:
         return subprocess.Popen(command, **settings)
     place = command.index("--token")
@@ -299,7 +300,7 @@ class _Apps:
         names : Sequence[str]
             The names of the programs that are to be forked.
         commands : Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]]
-            Gets names of programs. Returns, under each name, the function that runs the program.
+            Gets names of programs. Returns a dictionary with the function that runs each program, by name.
         module : str
             The name of the module that holds `commands`. If the fork server ends, a new one imports this
             module.

@@ -157,9 +157,9 @@ class SuperExecThread(threading.Thread):
         (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # Only a running task is reported, because an app whose task has not begun may still be starting: an
-        # app that was not forked has no channel (`_Apps.start`). If it has in fact ended, Flower starts it
-        # again when the task's token expires.
+        # Only a running task is reported. If the task has not begun, the app may still be starting: an app
+        # that was not forked has no channel (`_Apps.start`), so the channel's end says nothing about the app.
+        # If the app has in fact ended, Flower starts it again when the task's token expires.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):
@@ -175,7 +175,7 @@ class SuperExecThread(threading.Thread):
                 request = get_type_hints(handler)["request"].FromString(content)
                 response = handler(request, self._state, task)
                 if without_bundle and method == "PullTaskInput":
-                    response.fab.content = b""  # the app server has unpacked it
+                    response.fab.content = b""  # the app server has unpacked the bundle already
                 answer: bytes = response.SerializeToString()
                 return answer
         except Exception as error:

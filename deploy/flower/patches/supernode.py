@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # If the SuperLink does not hold requests for messages (held_requests.HOLD), the SuperNode pauses between two
-# requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
+# requests. The pause is PAUSE_SHARE of the time since the last message, but at least SHORTEST_IDLE and at
+# most LONGEST_IDLE seconds.
 SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 LONGEST_SILENCE = 120
@@ -170,7 +171,7 @@ def reply_to_unreceived_messages(loop: Any) -> None:
         reply = app.Message(error, reply_to=messages[0])
         loop._insert_message(reply, settings["state"], settings["object_store"])
         run, message = messages[0].metadata.run_id, messages[0].metadata.message_id
-        # If the message cannot be confirmed, the SuperLink delivers it again. `stopped` is not an Exception.
+        # If this fails, the SuperLink delivers the message again. (`stopped` is no subclass of Exception.)
         with contextlib.suppress(Exception, stopped):
             settings["confirm_message_received"](run, message)
         return run
