@@ -58,7 +58,7 @@ class HeldRequests:
         self._free = threading.Semaphore(MAX_HELD)
 
     def notice_messages_in(self, state: type) -> None:
-        """Patch the class `state`: when it has stored all parts of a message, answer the receiver's request."""
+        """Patch the class `state`: a receiver's request is answered when a message is stored completely."""
         store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
         store_object: Any = state.store_object  # type: ignore[attr-defined]
         superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
@@ -132,7 +132,7 @@ class HeldRequests:
         pull: Callable[[], Any],
         nothing: Callable[[], Any],
     ) -> Any:
-        """Return the response of `pull` if it holds a message or `end` has passed, and otherwise a `Later`."""
+        """Return the response of `pull` if it holds a message or `end` has passed; otherwise a `Later`."""
         try:
             response = self._look(request, receiver, pull)
         except BaseException:

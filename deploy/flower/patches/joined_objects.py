@@ -274,7 +274,7 @@ class Progress:
 
 
 def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each request: of one large object, or of several small ones, joined."""
+    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
     small: dict[str, bytes] = {}
 
     def take() -> Iterator[tuple[str, bytes]]:

@@ -158,7 +158,7 @@ class Guard:
         return False
 
     def _may_be_signed(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        """Tell whether a request may be an executor's. The API checks its signature."""
+        """Tell whether a request may be an executor's. The API checks the request's signature later."""
         # With a transfer encoding, the content may be longer than its stated length.
         if not path.startswith("/v1/runtime/") or {self._task_token, b"transfer-encoding"} & headers.keys():
             return False
