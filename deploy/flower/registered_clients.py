@@ -206,7 +206,7 @@ class Registry:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads and processes from using or withdrawing invitations during the block."""
+        """During the `with` block, keep other threads and processes from using or withdrawing invitations."""
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         self.prepare()

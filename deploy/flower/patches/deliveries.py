@@ -86,7 +86,7 @@ class _Delivery(NamedTuple):
 
 
 class Unconfirmed:
-    """For each node, the message that was sent to it last, if the node has not confirmed the message.
+    """For each node, the last message that was sent to the node, unless the node has confirmed the message.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
-LOOK = 1.0  # s between two checks for a change that is normally announced
+LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
@@ -73,7 +73,7 @@ def replace(module: str, **replaced: Any) -> None:
 
 
 def like(module: Any, **changed: Any) -> SimpleNamespace:
-    """Return an object with the names of a module, some of which are changed."""
+    """Return an object with the attributes of a module, some of them with other values."""
     return SimpleNamespace(**{**vars(module), **changed})
 
 

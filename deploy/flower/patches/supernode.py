@@ -116,8 +116,8 @@ def wait_for_slow_apps() -> None:
 def end_with(loop: Callable[[], None]) -> NoReturn:
     """Run Flower's loop, and end the process when the loop has ended.
 
-    The loop returns or raises only after an error. Without this, the HTTP server would keep the useless
-    process alive.
+    The loop returns or raises only after an error. Without this function, the HTTP server would keep the
+    useless process alive.
     """
     try:
         loop()
@@ -182,9 +182,9 @@ def reply_to_unreceived_messages(loop: Any) -> None:
 def await_replies(loop: Any) -> None:
     """Let the loop wait for the reply to the message that it has received last.
 
-    Stock Flower's loop receives a message, waits for any reply, and sends this reply. If a run ends while its
-    message is being received, the loop drops the message, but the ClientApp still replies to it. From then
-    on, the loop finds an old reply after each message, and sends every reply a round late.
+    Stock Flower's loop receives a message, waits for any reply, and sends this reply. If a run ends while the
+    loop is receiving a message of the run, the loop drops the message, but the ClientApp still replies to it.
+    From then on, the loop finds an old reply after each message, and sends every reply a round late.
 
     Parameters
     ----------

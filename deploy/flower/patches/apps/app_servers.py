@@ -120,7 +120,7 @@ class AppServers:
         Returns
         -------
         bool
-            Whether a process was forked. If not, the message has to import the app itself.
+            Whether a process was forked. If not, a process must be started that imports the app itself.
         """
         digest = run.fab_hash
         for attempt in range(2):  # an app server that several SuperNodes share may just have ended
@@ -159,8 +159,8 @@ class AppServers:
             return None
         ours, its = socket.socketpair()
         with its:
-            # SuperNodes that share a fork server share an app server if they have the same environment, apart
-            # from the folder in which bundles are unpacked.
+            # Of the SuperNodes that share a fork server, those with the same environment also share an app
+            # server for each bundle. Only the folder in which bundles are unpacked (FLWR_HOME) may differ.
             same = sorted((name, value) for name, value in os.environ.items() if name != "FLWR_HOME")
             shared = hashlib.sha256(json.dumps([digest, same]).encode()).hexdigest()
             command = [APP_SERVER, run.fab_id, run.fab_version, digest, str(len(bundle.content))]
