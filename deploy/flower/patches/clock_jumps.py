@@ -89,7 +89,7 @@ class ClockJumps:
 
 
 def _ahead() -> float:
-    """Return the clock's time minus the time of a clock that never jumps, s. A jump changes this number."""
+    """Return how many seconds the clock is ahead of a clock that never jumps. A jump changes the number."""
     return time.time() - time.monotonic()
 
 

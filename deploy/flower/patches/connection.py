@@ -83,8 +83,8 @@ def patient(invoker: Any) -> Any:
     """Let a `RetryInvoker` repeat a request that failed with a temporary error, and return the invoker.
 
     Stock Flower ends the SuperNode after such an error, for example if the SuperLink's database is locked.
-    After an error of `PASSING`, requests are repeated without limit; after the error `HIDDEN`, for `FAILING`
-    seconds.
+    If the error's details contain a text of `PASSING`, the request is repeated without limit; if they contain
+    `HIDDEN`, for `FAILING` seconds.
     """
     gives_up, succeeds = invoker.should_giveup, invoker.on_success
     failing = threading.local()  # `failing.since`: when this thread's request began to fail

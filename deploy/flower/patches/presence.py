@@ -187,7 +187,7 @@ class Presence:
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
-        """Note a heartbeat. Return a `Later` that ends when the answer is due, or None to answer at once."""
+        """Note a heartbeat. Return a `Later` that wakes when the answer is due, or None to answer at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):

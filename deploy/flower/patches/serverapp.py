@@ -1,4 +1,4 @@
-"""The patch of `flwr-serverapp`: a channel to the SuperLink, a signal that ends it, and fewer failed runs."""
+"""The patch of `flwr-serverapp`: a channel to the SuperLink, a signal that ends apps, fewer failed runs."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ class _Apps:
         fork: Callable[[fork_client.ForkServer, list[str], int | None, int], bool] | None = None,
         **settings: Any,
     ) -> None:
-        """Start a process as `subprocess.Popen` does, by the fork server if it serves this command.
+        """Start a process: by the fork server if it has the program, else as `subprocess.Popen` does.
 
         Only a forked process inherits `channel`, its end of a socket pair. `fork` may start the process in
         another way. It gets the fork server, the command, and two file descriptors: of the output (None: this

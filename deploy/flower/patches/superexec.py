@@ -153,8 +153,9 @@ class SuperExecThread(threading.Thread):
     def _report_lost(self, token: str, app: str) -> None:
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
-        Without this report, the failure would be noticed after two minutes without the app's heartbeats
-        (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
+        Without this report, the failure would be noticed after two minutes without the app's heartbeats.
+        (In a SuperLink these are `superlink.MISSED_HEARTBEATS` times 30 s, in a SuperNode
+        `supernode.LONGEST_SILENCE`.)
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
         # Only a running task is reported. If the task has not begun, the app may still be starting: an app

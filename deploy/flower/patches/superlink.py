@@ -50,7 +50,7 @@ A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it
 to `shared.FAILING` s."""
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports this module inside a function, after its start
+_SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
 _FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"

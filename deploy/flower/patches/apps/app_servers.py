@@ -41,9 +41,10 @@ class _AppServer:
         self._line = b""
 
     def advance(self, bundle: bytes, seconds: float) -> None:
-        """Wait until the app is imported or refused, at most `seconds`. Send the bundle if it is wanted.
+        """Wait until the app is imported or refused, at most `seconds`.
 
-        Raises Gone if the app server has ended.
+        If the app server asks for the bundle in this time, send the bundle. Raises Gone if the app server has
+        ended.
         """
         end = time.monotonic() + seconds
         while self.forks is None and not self.refused:

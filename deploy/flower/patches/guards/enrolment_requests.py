@@ -4,8 +4,8 @@ If SuperNodes must authenticate, stock Flower refuses every request `RegisterNod
 such a request hold the token of an invitation, this module answers the request. All other requests go on to
 the front door (`request_checks`).
 
-The server's folder has a file for each registered client. Before the Fleet API starts, this module registers
-those of these clients that the SuperLink's database lacks, for example because the database is new.
+The server's folder has a file for each registered client. If the SuperLink's database lacks a client of these
+files, for example because the database is new, this module registers the client before the Fleet API starts.
 """
 
 from __future__ import annotations

@@ -467,7 +467,7 @@ def _start(
     )
     importlib.import_module(_FLEET_STUBS).add_FleetServicer_to_server(servicer, server)
     try:
-        server.add_insecure_port(gate.behind)  # the gate ends TLS
+        server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
     except RuntimeError as error:
         raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
     server.bound_address = f"{address.rpartition(':')[0]}:{gate.port}"

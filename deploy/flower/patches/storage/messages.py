@@ -266,7 +266,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
 
 
 def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
-    """Return the row of a message to a node, or None if there is none that is valid (`_valid`)."""
+    """Return the row of a message to a node, or None if there is no such message or `_valid` deletes it."""
     with this.session() as session:
         execute = executor(session)
         valid = _valid(this, execute, _find(execute, message_id))

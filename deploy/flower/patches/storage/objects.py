@@ -6,7 +6,7 @@ pushes the contents one by one, in a push session.
 
 A reply with a model of four arrays has 13 objects. Stock Flower stores and deletes them with several
 statements for each object, which took most of the SuperLink's CPU time. Here one statement serves all objects
-of a message. It receives a list as JSON, because SQLite limits the number of a statement's parameters.
+of a message. The statement gets the list of objects as JSON, because SQLite limits the number of parameters.
 
 For each object that is fetched or stored, stock Flower builds four to eight statements with SQLAlchemy's ORM.
 Here the statements are fixed texts.
@@ -308,7 +308,7 @@ def get_object_tree(this: Any, object_id: str) -> Any:
 
 
 def delete(this: Any, object_id: str) -> None:
-    """Delete an object and those of its descendants that are in no other object.
+    """Delete an object, and those of its descendants that no remaining object contains.
 
     An object that is itself a child of another object is not deleted. Replaces the method of SqlObjectStore.
     """
@@ -333,6 +333,6 @@ def delete(this: Any, object_id: str) -> None:
 
 
 def _lock(this: Any) -> None:
-    """Take the database's write lock, with the same statement as the method of SqlObjectStore it replaces."""
+    """Take the database's write lock. Replaces the method of SqlObjectStore; the statement is the same."""
     with this.session() as session:
         executor(session)(_LOCK)
