@@ -301,8 +301,8 @@ class _Heartbeat:
 def _silent_peers() -> set[str]:
     """Return the peers that have sent no byte for `SILENCE` seconds. Except on Linux, return none.
 
-    gRPC's pings would not do, because a device that is uploading megabytes answers a ping only after the
-    upload. A peer that acknowledges the data that it is downloading is not silent.
+    gRPC's pings would not show this, because a device that is uploading megabytes answers a ping only after
+    the upload. A peer that acknowledges the data that it is downloading is not silent.
     """
     silent: set[str] = set()
     if sys.platform != "linux":
