@@ -33,7 +33,7 @@ class Channel:
         self._end = end
         self._lock = threading.Lock()
         self._asking: int | None = None  # the thread whose request is under way
-        self._afterwards: list[Callable[[], object]] = []
+        self._afterwards: list[Callable[[], object]] = []  # called after the answer that is awaited now
 
     def ask(self, method: str, content: bytes) -> bytes | None:
         """Send a request and wait for its answer, without a time limit.

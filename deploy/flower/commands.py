@@ -35,9 +35,9 @@ def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:
     command : Sequence[str]
         The program and its arguments.
     installed : bool
-        Whether this project is installed in the environment of this Python. If not, Python imports it from
-        the working directory. Otherwise Python does not import from the working directory, which may hold
-        another project's folder `deploy`. (default: installed)
+        Whether this project is installed in the environment of this Python. If not, Python imports this
+        project from the working directory. If it is installed, Python does not import from the working
+        directory, which may hold another project's folder `deploy`. (default: installed)
     """
     return [*python("-m", LAUNCHER, installed=installed), *command]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = 2.0  # seconds to wait until a lock on the database is released
 ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database
 EXIT_CODE = 65  # the exit code of a SuperLink whose database is corrupt (EX_DATAERR)
-_ends: list[Iterator[int]] = []  # holds a counter of errors after a call of `end_if_corrupt`
+_ends: list[Iterator[int]] = []  # empty until `end_if_corrupt` is called, which adds a counter of errors
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 

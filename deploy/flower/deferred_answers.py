@@ -34,7 +34,7 @@ class Later:
         self._lock = threading.Lock()
 
     def wake(self) -> None:
-        """State that the event has happened, so that the answer is looked for. Further calls do nothing."""
+        """Note that the event has happened, and begin to look for the answer. Further calls do nothing."""
         with self._lock:
             if self._woken.is_set():
                 return
@@ -69,7 +69,7 @@ class Later:
             Receives a function that looks for the answer. `start` must let another thread call the function,
             and must not call it itself, because the caller of `wake` may hold locks.
         done : Callable
-            Receives the answer, in that thread.
+            Receives the answer, in the thread that called the function.
         failed : Callable
             Receives the error instead, if there is no answer because of an error.
         """
@@ -99,7 +99,8 @@ class Later:
 
     def _next(self) -> Any:
         answer, changes = self._answer(), self._changes
-        # These functions refer to the request. gRPC counts a request as under way until nothing refers to it.
+        # These functions refer to the request, and gRPC counts the request as under way while anything refers
+        # to it.
         del self._answer, self._changes
         if isinstance(answer, Later):
             answer._changes += changes

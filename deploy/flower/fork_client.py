@@ -88,10 +88,12 @@ class ForkServer:
             and group of the server)
         channel : int | None
             The file descriptor of a socket that the new process inherits. In the new process, the environment
-            variable `CHANNEL` holds the number of the inherited descriptor. (default: no socket)
+            variable with the name `fork_server.CHANNEL` holds the number of the inherited descriptor.
+            (default: no socket)
         shared : str | None
             A name for the process; it requires a `channel`. If a process with this name runs already, the
-            server starts none, and sends `channel` to that process (see `CHANNELS`). (default: no name)
+            server starts none, and sends `channel` to that process (see `fork_server.CHANNELS`). (default: no
+            name)
 
         Raises
         ------
@@ -149,7 +151,7 @@ class ForkServer:
         return self._codes.get(pid)
 
     def _note(self, answer: dict[str, int]) -> None:
-        if "code" in answer:  # an answer without a code is for a request whose caller was interrupted
+        if "code" in answer:  # an answer without a code answers a `run` that was interrupted
             self._codes[answer["pid"]] = answer["code"]
             while len(self._codes) > _MOST_CODES:  # nobody asks for the codes of most processes
                 del self._codes[next(iter(self._codes))]

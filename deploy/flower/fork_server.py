@@ -42,8 +42,8 @@ SOCKET = "fork-server.socket"
 # The environment variable with the descriptor of a child's channel: a socket between the child and its
 # requester.
 CHANNEL = "COHORT_CHANNEL"
-# Set only in a child that several requesters share: the environment variable with the descriptor of a socket.
-# Over this socket, the server sends the child the channels of later requesters.
+# The environment variable with the descriptor of another socket, set only in a child that several requesters
+# share. Over this socket, the server sends the child the channels of later requesters.
 CHANNELS = "COHORT_CHANNELS"
 _LONGEST = 1 << 20  # the most bytes that a request, or a child's note of its imports, may have
 
@@ -111,7 +111,7 @@ class Server:
     connection : socket.socket | None
         A connection that the server serves from its start. (default: none)
     channels : socket.socket | None
-        A socket over which further connections come. (default: none come)
+        A socket over which the file descriptors of further connections come. (default: none come)
     welcome : bytes
         What the server sends over each connection that comes over `channels`. (default: nothing)
     prepare : Callable[[], None] | None
@@ -282,8 +282,8 @@ class Server:
         sys.argv = request["command"]
         with contextlib.suppress(OSError):  # on Linux, set the name that `top` and `ps -o comm` show
             Path("/proc/self/comm").write_text(sys.argv[0])
-        # At its end, the child must not finalize what it shares with the server. With torch, that would
-        # take 50 ms.
+        # At its end, the child must not run the finalizers that it has from the server. With torch, they
+        # would take 50 ms.
         self._finalizers = weakref.finalize._registry  # type: ignore[attr-defined]
         weakref.finalize._registry = {}  # type: ignore[attr-defined]
         self._prepare()

@@ -78,7 +78,7 @@ LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts or
 
 
 def unsupported(names: Iterable[str]) -> str | None:
-    """Return why patches other than guards cannot be applied to these programs, or None if they can."""
+    """Return why the patches of these programs, apart from guards, cannot be applied; None if they can."""
     if sys.platform == "win32":
         return "Windows cannot fork processes"
     return _differs(used for name in names for used in PROGRAMS[name].used)

@@ -116,13 +116,13 @@ class Registry:
         return failed
 
     def invite(self, name: str, seconds: float) -> str:
-        """Make an invitation for the client `name` that is valid for some seconds, and return its token."""
+        """Make an invitation for the client `name`, valid for `seconds`. Return the invitation's token."""
         token = secrets.token_urlsafe(32)
         self._write(self._file(token), {"name": name, "expires": time.time() + seconds, "key": None})
         return token
 
     def invited(self) -> dict[str, float]:
-        """Return when each unused invitation expires (Unix time, in seconds), under its client's name.
+        """Return, by client's name, when each unused invitation expires (Unix time, in seconds).
 
         Expired invitations are included.
         """
@@ -206,7 +206,7 @@ class Registry:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads and processes from using or withdrawing invitations during the block."""
+        """During the `with` block, keep other threads and processes from using or withdrawing invitations."""
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         self.prepare()

@@ -1,7 +1,8 @@
 """All changes that this project makes inside Flower's programs.
 
 `deploy.flower.launch` applies these changes when it starts a program. No file outside this folder changes
-Flower. The first line of each file says what the file changes.
+Flower. The first line of each file says what the file changes. `USED` in a file lists the names of Flower on
+which the file relies; `launch` checks that Flower has them.
 
 - `supernode`, `superlink`, `superexec`, `clientapp` and `serverapp` patch the programs of these names. They
   use the other files.

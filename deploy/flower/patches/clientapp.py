@@ -1,4 +1,4 @@
-"""The patch of `flwr-clientapp`: few requests, over a channel to its SuperNode, and no idle threads."""
+"""The patch of `flwr-clientapp`: few requests, sent to the SuperNode over a channel, and no idle threads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ USED = (
 
 
 def patch() -> None:
-    """Use the channel, fetch or send several parts of a message at once, and retry missing parts soon."""
+    """Apply all patches of this program.
+
+    It sends its requests over a channel (`deploy.flower.channel`), fetches or sends several parts of a
+    message with one request, and soon requests missing parts again.
+    """
     use_channel()
     patch_before_fork()
 
 
 def patch_before_fork() -> None:
-    """Apply the part of `patch` that is the same for all messages."""
+    """Apply those patches that are the same for all messages. An app server calls this before it forks."""
     inflatable = importlib.import_module(INFLATABLE)
     joined_objects.join_requests(inflatable, inflatable, at_once=1)
     retry_soon(_CLIENTAPP, "pull_and_inflate_object_from_tree")

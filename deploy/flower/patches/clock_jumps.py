@@ -1,8 +1,8 @@
-"""Keeps runs alive when the clock of the SuperLink's machine jumps forwards, as after the machine's sleep.
+"""Keeps runs alive when the clock of the SuperLink's machine jumps forwards, for example after sleep.
 
 In stock Flower a jump by a minute or more ends every run, for two reasons:
 
-- A task, such as a ServerApp's, expires at the time that its last heartbeat has set.
+- A task, such as the ServerApp of a run, expires at the clock time that its last heartbeat has set.
 - A ServerApp cannot push a message that expires during the time that the clock has skipped.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-JUMP = 5.0  # s; the clock has jumped if it advances by this much more than the time that has passed
+JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than `time.monotonic()`
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
@@ -62,7 +62,8 @@ class ClockJumps:
     def __init__(self, state: Any) -> None:
         self._lock = threading.Lock()
         self._ahead = _ahead()
-        self._jump, self._until = timedelta(), 0.0  # the latest jump, and the end of its `GRACE` (monotonic)
+        # The length of the latest jump, and the end of the `GRACE` after it (time.monotonic(), s).
+        self._jump, self._until = timedelta(), 0.0
         replace(_VALIDATOR, now=self._now_for_messages)
         state._cleanup_expired_task_tokens = self._before(state._cleanup_expired_task_tokens)
         state.get_task_by_token = self._before(state.get_task_by_token)
@@ -88,7 +89,7 @@ class ClockJumps:
 
 
 def _ahead() -> float:
-    """Return the clock's time minus the time of a clock that never jumps, s. A jump changes this number."""
+    """Return how many seconds the clock is ahead of a clock that never jumps. A jump changes the number."""
     return time.time() - time.monotonic()
 
 

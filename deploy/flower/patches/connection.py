@@ -83,8 +83,8 @@ def patient(invoker: Any) -> Any:
     """Let a `RetryInvoker` repeat a request that failed with a temporary error, and return the invoker.
 
     Stock Flower ends the SuperNode after such an error, for example if the SuperLink's database is locked.
-    After an error of `PASSING`, requests are repeated without limit; after the error `HIDDEN`, for `FAILING`
-    seconds.
+    If the error's details contain a text of `PASSING`, the request is repeated without limit; if they contain
+    `HIDDEN`, for `FAILING` seconds.
     """
     gives_up, succeeds = invoker.should_giveup, invoker.on_success
     failing = threading.local()  # `failing.since`: when this thread's request began to fail
@@ -117,7 +117,7 @@ def _heartbeats(sender: Any) -> Any:
 
     class HeldHeartbeats(sender):  # type: ignore[misc]
         def stop(self) -> None:
-            self._stop_event.set()  # unlike Flower's `stop`, do not wait for the held heartbeat
+            self._stop_event.set()  # Flower's `stop` would also wait until the held heartbeat is answered
 
         def _run(self) -> None:
             while not self._stop_event.is_set():

@@ -4,17 +4,17 @@ A connection that breaks loses the request or the answer that is under way. Stoc
 again, but the first attempt may already have changed the SuperLink's state. This module changes four things:
 
 - Stock Flower hands out a message once. If the answer with the message is lost, the round waits for the reply
-  until its deadline. Here a node that asks for the next message without having confirmed the last one
-  receives the last one again, at most three times in all, and not after the end of the message's round.
+  until the round's deadline. Here a node that asks for the next message without having confirmed the last one
+  receives the last one again. A message is delivered at most three times, and not after the end of its round.
 - A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
   round's deadline is earlier. If the connection breaks meanwhile, the SuperNode sends the reply again, but
   the SuperLink refuses this second attempt, because the reply was handed out. Here a ServerApp receives a
   reply only when all its parts have arrived, or when the SuperNode has sent no part for three minutes.
-- Stock Flower refuses a part of a reply if the database is locked. If the answer to the first attempt is
-  lost, the SuperNode sends the part again, and stock Flower refuses this second copy. In both cases the
-  SuperNode gives up the reply. Here the SuperLink tries again to store the part, and a part that is already
-  stored counts as stored.
+- Stock Flower refuses a part of a reply if the database is locked. If the SuperLink has stored a part, but
+  the answer that says so is lost, the SuperNode sends the part again, and stock Flower refuses this second
+  copy. In both cases the SuperNode gives up the reply. Here the SuperLink tries again to store a part while
+  the database is locked, and accepts a part that is already stored.
 - A SuperNode that restarts has forgotten the messages that it received. Here the ServerApp receives an error
   reply to each message that was not answered, unless the message will be delivered again.
 """
@@ -35,7 +35,7 @@ from deploy.flower.patches.storage.statements import executor
 if TYPE_CHECKING:
     from deploy.flower.patches.storage.past_rounds import PastRounds
 
-# How often a message is delivered at most, and how often the SuperLink tries to store a part.
+# The most times that a message is delivered, and that the SuperLink tries to store a part of a reply.
 ATTEMPTS = 3
 
 _PUSHED = (
@@ -86,7 +86,7 @@ class _Delivery(NamedTuple):
 
 
 class Unconfirmed:
-    """For each node, the message that was sent to it last, if the node has not confirmed the message.
+    """For each node, the last message that was sent to the node, unless the node has confirmed the message.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Unconfirmed:
         return delivery.attempts < ATTEMPTS and in_time and not self._past.is_past(metadata)
 
     def deliver_again(self, servicer: type) -> None:
-        """Patch the servicer: it delivers a message until its node confirms it, at most `ATTEMPTS` times."""
+        """Patch the servicer: it delivers a message up to `ATTEMPTS` times, until the node confirms it."""
         pull, confirm = servicer.PullMessages, servicer.ConfirmMessageReceived  # type: ignore[attr-defined]
 
         @wraps(pull)
@@ -167,10 +167,10 @@ def hand_out_complete_replies(state: Any) -> None:
 
 
 def _incomplete(database: Any, replies: list[str]) -> set[str]:
-    """Find the replies whose parts are still being pushed, mark them as not handed out, and return them.
+    """Find the replies whose parts are still being pushed, and mark these replies as not handed out.
 
-    `replies` and the result are ids of replies. A reply whose push session has expired stays marked as handed
-    out, and Flower reports it as lost.
+    `replies` and the returned set hold ids of replies. A reply whose push session has expired stays marked as
+    handed out, and Flower reports the reply as lost.
     """
     if not replies:
         return set()

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
-HOLD = 60.0  # s that a SuperNode's request is held at most
+HOLD = 60.0  # the most s that a SuperNode's request is held
 MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
-MAX_INCOMPLETE = 4096  # the most push sessions with missing parts that are remembered
+MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remembered
 
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
@@ -34,21 +34,23 @@ USED = (
 class HeldRequests:
     """Holds requests for messages until a message has arrived, or for a limited time.
 
-    A sender announces a message in a push session, and then sends its parts one by one. The message counts as
-    arrived when all its parts have arrived. If the receiver got the message earlier, it would request the
-    missing parts again and again.
+    A sender announces a message in a push session, and then sends the message's parts one by one. The message
+    counts as arrived when all its parts have arrived. If the receiver got the message earlier, it would
+    request the missing parts again and again.
 
-    After a lookup that found no message for a receiver, the receiver's requests access the database only when
-    a message has arrived for this receiver, and at the end of their time.
+    If a lookup in the database has found no message for a receiver, the next lookup happens when a message
+    has arrived for this receiver, when a node has left (`look_again`), or when the time is over for which the
+    request is held.
 
-    At most one request of each SuperNode is held, and it occupies no thread (`Later`). A ServerApp's request
-    is held in its thread.
+    At most one request of each SuperNode is held, and this request occupies no thread (`Later`). A held
+    request of a ServerApp occupies the thread that answers it.
     """
 
     def __init__(self) -> None:
         self._requests: dict[_Receiver, _Request] = {}
-        # The message ids that each receiver's last lookup named; none if a SuperNode asked for any message.
-        # An entry is removed when a message has arrived for the receiver.
+        # For each receiver, the message ids that its last lookup named: a ServerApp asks for the replies to
+        # certain messages, a SuperNode names no ids. An entry is removed when a message has arrived for the
+        # receiver.
         self._seen: dict[_Receiver, frozenset[str]] = {}
         # The incomplete messages of each push session: the missing parts and the receiver of each message.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
@@ -56,7 +58,7 @@ class HeldRequests:
         self._free = threading.Semaphore(MAX_HELD)
 
     def notice_messages_in(self, state: type) -> None:
-        """Answer a receiver's held request when a state of this class has stored a message with all parts."""
+        """Patch the class `state`: a receiver's request is answered when a message is stored completely."""
         store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
         store_object: Any = state.store_object  # type: ignore[attr-defined]
         superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
@@ -130,7 +132,7 @@ class HeldRequests:
         pull: Callable[[], Any],
         nothing: Callable[[], Any],
     ) -> Any:
-        """Return the response of `pull` if it has a message or the time is over, else a `Later`."""
+        """Return the response of `pull` if it holds a message or `end` has passed; otherwise a `Later`."""
         try:
             response = self._look(request, receiver, pull)
         except BaseException:
@@ -139,7 +141,7 @@ class HeldRequests:
         if response is not None and not response.messages_list and time.monotonic() < end:
             return request.later(end, lambda: self._answer_node(request, receiver, end, pull, nothing))
         self._finish(request, receiver)
-        if response is not None and response.messages_list:  # one message; there may be more
+        if response is not None and response.messages_list:  # it holds one message; more may be waiting
             with self._lock:
                 self._seen.pop(receiver, None)
         return response or nothing()

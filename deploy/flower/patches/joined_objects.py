@@ -60,7 +60,7 @@ def split(joined: bytes) -> list[bytes]:
 
 
 def parts(names: str, content: bytes) -> dict[str, bytes]:
-    """Return the contents in a request by name. Raises ValueError if a joined request is not valid."""
+    """Return the contents of a request's objects, by name. Raises ValueError if the request is not valid."""
     if SEPARATOR not in names:
         return {names: content}
     return dict(zip(_split_names(names), split(content), strict=True))
@@ -117,7 +117,7 @@ def _transaction(state: Any) -> AbstractContextManager[Any]:
 
 
 def _pull(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
-    """Answer a request with its objects in their order, up to a missing object or `ENOUGH` bytes."""
+    """Answer a request for objects with these objects in order, up to a missing one or `ENOUGH` bytes."""
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
     messages = importlib.import_module(_MESSAGES)
@@ -274,7 +274,7 @@ class Progress:
 
 
 def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield a name and a content for each request: of a large object, or of several small ones joined."""
+    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
     small: dict[str, bytes] = {}
 
     def take() -> Iterator[tuple[str, bytes]]:

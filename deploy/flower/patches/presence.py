@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
-AWAY = 2.0  # s that a node has to return after its connection has ended; then it is marked as offline
+AWAY = 2.0  # s from the end of a node's connection until the node is marked as offline, unless it returns
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last heartbeat was answered
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
@@ -42,7 +42,7 @@ PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
 # gRPC also ends a connection whose peer pings too often. The server allows twice as many pings as a SuperNode
 # sends.
 SERVER_OPTIONS = {"grpc.http2.min_ping_interval_without_data_ms": int(PING * 500), **PATIENT}
-RETURN = 15.0  # s that nodes have to return after the SuperLink was restarted
+RETURN = 15.0  # s after a start of the SuperLink in which nodes may return before they count as offline
 
 # Three fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
 # tcpi_last_ack_recv (how many ms ago).
@@ -92,10 +92,12 @@ class Presence:
         self._left = left
         self._latest: dict[int, _Heartbeat] = {}  # the latest heartbeat of each node
         self._lock = threading.Lock()
-        # The nodes from which a heartbeat is expected. For each: until when (time.monotonic(), s), its latest
-        # heartbeat, and a function that returns the SuperLink's state.
+        # The nodes from which a heartbeat is expected. For each: the time until which the heartbeat must come
+        # (time.monotonic(), s), the node's latest heartbeat, and a function that returns the SuperLink's
+        # state.
         self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
-        self._due: list[tuple[float, int]] = []  # a heap of the times and nodes in `_expected`, some outdated
+        # A heap of the times and nodes in `_expected`. It may also hold times that are outdated.
+        self._due: list[tuple[float, int]] = []
         self._expects = threading.Condition(self._lock)
         self._marker: threading.Thread | None = None
         self._closing = False
@@ -123,10 +125,10 @@ class Presence:
         servicer.SendNodeHeartbeat = held  # type: ignore[attr-defined]
 
     def admit_returning_nodes(self, state: type) -> None:
-        """Let states of this class activate a node that counts as online if the node's connection has ended.
+        """Let the class `state` activate a node that still counts as online, if its connection has ended.
 
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
-        (`guards/request_checks.py`) activates a node only if the sender has proved to have the node's key.
+        (`guards/request_checks.py`) has checked before that the request is signed with the node's key.
         """
         activate: Any = state.activate_node  # type: ignore[attr-defined]
 
@@ -144,9 +146,9 @@ class Presence:
         state.activate_node = activate_node  # type: ignore[attr-defined]
 
     def _take_over(self, node: int, heartbeat: _Heartbeat) -> bool:
-        """If the node is not connected, make this heartbeat its latest one. Return whether this was done.
+        """If the node is not connected, note `heartbeat` as its latest one. Return whether this was done.
 
-        The end of the node's earlier connection then has no effect any more.
+        From then on, the end of the node's earlier connection has no effect.
         """
         with self._lock:
             latest = self._latest.get(node)
@@ -185,7 +187,7 @@ class Presence:
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
-        """Note a heartbeat. Return a `Later` that ends when the answer is due, or None to answer at once."""
+        """Note a heartbeat. Return a `Later` that wakes when the answer is due, or None to answer at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):
@@ -198,7 +200,7 @@ class Presence:
             # The node may have been marked as offline after Flower had acknowledged this heartbeat.
             state().acknowledge_node_heartbeat(node, HOLD)
         if not hold:
-            return None  # as in stock Flower, the node is online until its heartbeats are missing
+            return None  # a stock SuperNode: as in stock Flower, missing heartbeats show that it is offline
 
         def answered(_: None) -> None:
             heartbeat.answered = heartbeat.connected
@@ -225,7 +227,7 @@ class Presence:
                 heartbeat.end()
 
     def _expect(self, node: int, heartbeat: _Heartbeat, state: Callable[[], Any], seconds: float) -> None:
-        """Mark the node as offline unless a heartbeat other than this one arrives within some seconds."""
+        """Mark the node as offline unless its next heartbeat after `heartbeat` arrives within `seconds`."""
         with self._expects:
             if self._latest.get(node) is not heartbeat:
                 return
@@ -297,9 +299,9 @@ class _Heartbeat:
 
 
 def _silent_peers() -> set[str]:
-    """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
+    """Return the peers that have sent no byte for `SILENCE` seconds. Except on Linux, return none.
 
-    gRPC's pings would not tell this, because a device that is uploading megabytes answers a ping only after
+    gRPC's pings would not show this, because a device that is uploading megabytes answers a ping only after
     the upload. A peer that acknowledges the data that it is downloading is not silent.
     """
     silent: set[str] = set()

@@ -1,4 +1,4 @@
-"""The patch of `flwr-serverapp`: a channel to its SuperLink, an end by a signal, and fewer failed runs."""
+"""The patch of `flwr-serverapp`: a channel to the SuperLink, a signal that ends apps, fewer failed runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ USED = (
 
 
 def patch() -> None:
-    """Use the channel, retry missing parts of a message soon and not for ever, survive a locked database."""
+    """Apply all patches of this program except its guards.
+
+    It sends its requests over a channel (`deploy.flower.channel`), soon requests missing parts of a message
+    again, but not for ever, and goes on while the SuperLink's database is locked.
+    """
     retry_after_500()
     channel = use_channel()
     replace(_RUNTIME, run_=ended_by_signal(importlib.import_module(_RUNTIME).run_, channel))
@@ -47,7 +51,9 @@ def patch() -> None:
 
 
 def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:
-    """Wrap `run`, the function that runs an app: the signal `STOP_RUN` then ends the app at once.
+    """Wrap `run`, the function that runs an app: the signal `STOP_RUN` then ends the app.
+
+    The app ends at once, or after the answer for which it waits on the channel.
 
     The signal raises SystemExit in the app, so the app informs its trackers and writes the last line of its
     history. Then Flower's handler of SIGTERM ends the process.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
-LOOK = 1.0  # s between two checks for a change that is normally announced
+LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
@@ -50,8 +50,8 @@ USED_BY_CHANNEL = (
 USED_TO_GIVE_UP = (f"{INFLATABLE}:ObjectUnavailableError", f"{INFLATABLE}:ObjectPullError")
 RETRY_INVOKER = "flwr.supercore.retry.retry_invoker"
 USED_TO_RETRY = (f"{RETRY}:_RETRYABLE_STATUS_CODES", f"{RETRY_INVOKER}:RetryInvoker.invoke")
-# The requests that an app may send over its channel. Under each request: the name of the function in Flower's
-# handlers that answers it.
+# The requests that an app may send over its channel. The value of each request is the name of the function,
+# in Flower's module of handlers, that answers the request.
 SERVED = {
     "SendTaskHeartbeat": "send_task_heartbeat",
     "PullTaskInput": "pull_task_input",
@@ -73,7 +73,7 @@ def replace(module: str, **replaced: Any) -> None:
 
 
 def like(module: Any, **changed: Any) -> SimpleNamespace:
-    """Return an object with the names of a module, some of which are changed."""
+    """Return an object with the attributes of a module, some of them with other values."""
     return SimpleNamespace(**{**vars(module), **changed})
 
 
@@ -245,7 +245,7 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
             if answer is but:
                 known.pop(key, None)
             else:
-                if len(known) >= MOST_CACHED:  # clients choose the arguments, so their number must be limited
+                if len(known) >= MOST_CACHED:  # clients choose the arguments, and could fill the memory
                     known.clear()
                 known[key] = now, answer
         return answer
@@ -260,7 +260,8 @@ def start_program(command: list[str], **settings: Any) -> subprocess.Popen[bytes
     command line, which every user of the machine can read.
     """
     if command[0] in GUARDED:
-        command = patched(command, installed=bool(sys.flags.safe_path))  # the same import path as here
+        # With the option -P if this process has it.
+        command = patched(command, installed=bool(sys.flags.safe_path))
     if "--token" not in command:
         return subprocess.Popen(command, **settings)
     place = command.index("--token")
@@ -299,7 +300,7 @@ class _Apps:
         names : Sequence[str]
             The names of the programs that are to be forked.
         commands : Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]]
-            Gets names of programs. Returns, under each name, the function that runs the program.
+            Gets names of programs. Returns a dictionary with the function that runs each program, by name.
         module : str
             The name of the module that holds `commands`. If the fork server ends, a new one imports this
             module.
@@ -323,7 +324,7 @@ class _Apps:
         fork: Callable[[fork_client.ForkServer, list[str], int | None, int], bool] | None = None,
         **settings: Any,
     ) -> None:
-        """Start a process as `subprocess.Popen` does, by the fork server if it serves this command.
+        """Start a process: by the fork server if it has the program, else as `subprocess.Popen` does.
 
         Only a forked process inherits `channel`, its end of a socket pair. `fork` may start the process in
         another way. It gets the fork server, the command, and two file descriptors: of the output (None: this

@@ -153,13 +153,14 @@ class SuperExecThread(threading.Thread):
     def _report_lost(self, token: str, app: str) -> None:
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
-        Without this report, the failure would be noticed after two minutes without the app's heartbeats
-        (`superlink.MISSED_HEARTBEATS` times 30 s, `supernode.LONGEST_SILENCE`).
+        Without this report, the failure would be noticed after two minutes without the app's heartbeats.
+        (In a SuperLink these are `superlink.MISSED_HEARTBEATS` times 30 s, in a SuperNode
+        `supernode.LONGEST_SILENCE`.)
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # Only a running task is reported, because an app whose task has not begun may still be starting: an
-        # app that was not forked has no channel (`_Apps.start`). If it has in fact ended, Flower starts it
-        # again when the task's token expires.
+        # Only a running task is reported. If the task has not begun, the app may still be starting: an app
+        # that was not forked has no channel (`_Apps.start`), so the channel's end says nothing about the app.
+        # If the app has in fact ended, Flower starts it again when the task's token expires.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):
@@ -175,7 +176,7 @@ class SuperExecThread(threading.Thread):
                 request = get_type_hints(handler)["request"].FromString(content)
                 response = handler(request, self._state, task)
                 if without_bundle and method == "PullTaskInput":
-                    response.fab.content = b""  # the app server has unpacked it
+                    response.fab.content = b""  # the app server has unpacked the bundle already
                 answer: bytes = response.SerializeToString()
                 return answer
         except Exception as error:

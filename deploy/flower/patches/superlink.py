@@ -50,7 +50,7 @@ A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it
 to `shared.FAILING` s."""
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports this module inside a function, after its start
+_SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
 _FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"
@@ -130,7 +130,7 @@ def patch() -> None:
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
     # traffic. Deleting and storing take the database's only write lock. Here these accesses happen at most
-    # once in `LOOK` seconds, so a revoked key stays valid for as long.
+    # once in `LOOK` seconds, so a revoked key stays valid for up to `LOOK` seconds.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     clock_jumps.ClockJumps(state)
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
@@ -161,7 +161,7 @@ def patch() -> None:
 
 
 def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a method that, for each object, calls the original at most once in `LOOK` seconds."""
+    """Return a method that calls the original at most once in `LOOK` s for each instance of its class."""
     last: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     @wraps(method)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # If the SuperLink does not hold requests for messages (held_requests.HOLD), the SuperNode pauses between two
-# requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
+# requests. The pause is PAUSE_SHARE of the time since the last message, but at least SHORTEST_IDLE and at
+# most LONGEST_IDLE seconds.
 SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 LONGEST_SILENCE = 120
@@ -47,7 +48,7 @@ _SUPERNODE = "flwr.supernode.cli.flower_supernode"
 _LOOP = "flwr.supernode.start_client_internal"
 _CONSTANTS = "flwr.common.constant"
 _HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
-_APP = "flwr.supernode.main"  # Flower imports this module inside a function, after its start
+_APP = "flwr.supernode.main"  # imported by Flower inside a function, after the program's start
 _CORE_STATE = "flwr.supercore.corestate.in_memory_corestate"
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _DATABASE = "flwr.supercore.object_store.sql_object_store"
@@ -115,8 +116,8 @@ def wait_for_slow_apps() -> None:
 def end_with(loop: Callable[[], None]) -> NoReturn:
     """Run Flower's loop, and end the process when the loop has ended.
 
-    The loop returns or raises only after an error. Without this, the HTTP server would keep the useless
-    process alive.
+    The loop returns or raises only after an error. Without this function, the HTTP server would keep the
+    useless process alive.
     """
     try:
         loop()
@@ -170,7 +171,7 @@ def reply_to_unreceived_messages(loop: Any) -> None:
         reply = app.Message(error, reply_to=messages[0])
         loop._insert_message(reply, settings["state"], settings["object_store"])
         run, message = messages[0].metadata.run_id, messages[0].metadata.message_id
-        # If the message cannot be confirmed, the SuperLink delivers it again. `stopped` is not an Exception.
+        # If this fails, the SuperLink delivers the message again. (`stopped` is no subclass of Exception.)
         with contextlib.suppress(Exception, stopped):
             settings["confirm_message_received"](run, message)
         return run
@@ -181,9 +182,9 @@ def reply_to_unreceived_messages(loop: Any) -> None:
 def await_replies(loop: Any) -> None:
     """Let the loop wait for the reply to the message that it has received last.
 
-    Stock Flower's loop receives a message, waits for any reply, and sends this reply. If a run ends while its
-    message is being received, the loop drops the message, but the ClientApp still replies to it. From then
-    on, the loop finds an old reply after each message, and sends every reply a round late.
+    Stock Flower's loop receives a message, waits for any reply, and sends this reply. If a run ends while the
+    loop is receiving a message of the run, the loop drops the message, but the ClientApp still replies to it.
+    From then on, the loop finds an old reply after each message, and sends every reply a round late.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Processes that have imported an app, from which the processes of its messages are forked."""
+"""App servers: processes that have imported an app, and fork a process for each message to the app."""

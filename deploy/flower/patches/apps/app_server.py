@@ -1,4 +1,4 @@
-"""The app server: a process that has imported an app, and forks a process for each of the app's messages.
+"""The app server: a process that has imported an app, and forks a process for each message to the app.
 
 In stock Flower, every message imports the app anew, with NumPy, scikit-learn or torch. Here a SuperNode has
 one app server for each bundle (FAB) that it runs. The process of each message starts from the same memory,
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-WANTED, READY = b"bundle\n", b"ready\n"  # lines of an app server: "send the bundle", "the app is imported"
-REFUSED = b"refused "  # the line that says that the app cannot be forked; the reason and a line feed follow
+# Lines that an app server sends: "send me the bundle", and "I have imported the app".
+WANTED, READY = b"bundle\n", b"ready\n"
+REFUSED = b"refused "  # begins the line "the app cannot be forked"; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _PROGRAM = "flwr.supernode.cli.flwr_clientapp"
@@ -64,7 +65,10 @@ class _Unfit(Exception):  # noqa: N818
 
 
 def main() -> NoReturn:
-    """Run an app server. `sys.argv` holds its name, and the bundle's id, version, hash and size in bytes."""
+    """Run an app server.
+
+    `sys.argv` holds the program's name, and the bundle's id, version, hash and size in bytes.
+    """
     fab_id, version, digest, size = sys.argv[1:]
     end = socket.socket(fileno=int(os.environ.pop(fork_server.CHANNEL)))
     channels = socket.socket(fileno=int(os.environ.pop(fork_server.CHANNELS)))
@@ -105,18 +109,18 @@ def _receive(end: socket.socket, size: int) -> bytes:
 
 @contextlib.contextmanager
 def _ended_with(end: socket.socket) -> Any:
-    """End this process at once if the other end of a connection is closed during the block.
+    """End this process at once if the other end of the connection `end` is closed during the `with` block.
 
     Otherwise nobody could end an import that takes for ever.
     """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # ends the process
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # from here on, the signal SIGIO ends this process
     flags = fcntl.fcntl(end, fcntl.F_GETFL)
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC)
     try:
         end.settimeout(0)
         with contextlib.suppress(BlockingIOError):
-            if not end.recv(1, socket.MSG_PEEK):  # it was closed before
+            if not end.recv(1, socket.MSG_PEEK):  # the other end was closed before the block
                 os._exit(0)
         end.settimeout(None)
         yield
@@ -164,7 +168,10 @@ def _warm_up() -> None:
 
 
 def _threads() -> int:
-    """Return the number of this process's threads, except those that libraries end before a fork."""
+    """Return the number of this process's threads, except those that libraries end before a fork.
+
+    This function forks a process, so that the libraries end these threads.
+    """
     if os.fork() == 0:
         os._exit(0)
     os.wait()
@@ -172,7 +179,7 @@ def _threads() -> int:
 
 
 class _Randomness:
-    """Watches the random numbers of an app during its import.
+    """While an app is imported, notes whether it draws random numbers from the system or seeds a generator.
 
     Parameters
     ----------
@@ -183,7 +190,7 @@ class _Randomness:
     def __init__(self, folder: str) -> None:
         self.drawn = ""  # where the app has drawn random numbers from the system
         self._folder = folder + os.sep
-        self._seeded: dict[str, bool] = {}  # module -> True if its global generator was given a seed
+        self._seeded: dict[str, bool] = {}  # module -> True if the module's global generator was given a seed
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> _Randomness:
@@ -191,8 +198,8 @@ class _Randomness:
         for module, name in ((random, "seed"), (random, "setstate"), (numpy, "seed"), (numpy, "set_state")):
             self._watch(module, name, partial(self._seeds, module.__name__))
         self._watch(os, "urandom", self._draws)
-        self._watch(random, "_urandom", self._draws)  # `secrets`, `uuid` and `random.SystemRandom`
-        self._watch(bits, "randbits", self._draws)  # generators of NumPy without a seed
+        self._watch(random, "_urandom", self._draws)  # `secrets` and `random.SystemRandom` call it
+        self._watch(bits, "randbits", self._draws)  # NumPy's generators call it if they are given no seed
         seed = random.Random.seed
 
         def seeds(this: random.Random, a: Any = None, version: int = 2) -> None:
@@ -240,10 +247,10 @@ class _Randomness:
             self.drawn = self.drawn or f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
     def reseed(self) -> None:
-        """Seed the global generators anew, but restore the state of a generator that the app has seeded."""
+        """Seed the global generators anew, except those that the app has seeded: these keep their states."""
         python, numpy = self._states
         if python is not None:
-            random.setstate(python)  # Python seeds this generator after a fork
+            random.setstate(python)  # because Python seeds this generator anew after every fork
         if numpy is None:
             sys.modules["numpy.random"].seed()
 

@@ -20,13 +20,14 @@ from deploy.flower.patches.apps.app_server import READY, REFUSED, WANTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-IDLE = 600.0  # s without a message, after which a SuperNode uses an app server no longer
-MOST = 4  # app servers of a SuperNode at a time
-# A message waits for its app server's import, but at most until this many s after the app server's start. If
-# the import takes longer, the message imports the app in its own process.
+IDLE = 600.0  # s without a message, after which a SuperNode closes its connection to an app server
+MOST = 4  # the most app servers to which a SuperNode is connected at a time
+# A message waits while its app server imports the app, but not longer than this many s after the app server's
+# start. If the import takes longer, the message's own process imports the app.
 FIRST_WAIT = 20.0
-LONGEST_IMPORT = 600.0  # s that an app may take to be imported by an app server
-PAUSE = 60.0  # s until a bundle gets another app server after two in a row have ended during one message
+LONGEST_IMPORT = 600.0  # the most s that the import of an app in an app server may take
+# If two app servers of a bundle have ended during one message, the bundle gets no other for this many s.
+PAUSE = 60.0
 
 
 class _AppServer:
@@ -35,12 +36,16 @@ class _AppServer:
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid, self._end = pid, end
         self.began = self.used = time.monotonic()
-        self.forks: ForkServer | None = None  # requests processes; None until the app is imported
+        self.forks: ForkServer | None = None  # asks this app server for processes; None before READY
         self.refused = ""  # why the app cannot be forked
         self._line = b""
 
     def advance(self, bundle: bytes, seconds: float) -> None:
-        """Wait at most some seconds until the app is imported. Raises Gone if the app server has ended."""
+        """Wait until the app is imported or refused, at most `seconds`.
+
+        If the app server asks for the bundle in this time, send the bundle. Raises Gone if the app server has
+        ended.
+        """
         end = time.monotonic() + seconds
         while self.forks is None and not self.refused:
             if not select.select([self._end], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -69,9 +74,10 @@ class _AppServer:
             self.refused = line.removeprefix(REFUSED).decode().strip()
 
     def close(self) -> None:
-        """Close this SuperNode's connection. An app server ends when its last connection is closed.
+        """Close this SuperNode's connection to the app server.
 
-        An app server that is still importing ends as soon as the SuperNode that started it closes.
+        Several SuperNodes may share an app server. It ends when the last of them has closed its connection.
+        During the import, it ends as soon as the SuperNode that started it closes the connection.
         """
         self._end.close()
 
@@ -83,8 +89,9 @@ class AppServers:
     """
 
     def __init__(self) -> None:
-        self._servers: OrderedDict[str, _AppServer] = OrderedDict()  # by bundle's hash, the last used last
-        self._not_before: dict[str, float] = {}  # by the bundle's hash: when it may get an app server again
+        # By the bundle's hash, in the order in which the app servers were last used.
+        self._servers: OrderedDict[str, _AppServer] = OrderedDict()
+        self._not_before: dict[str, float] = {}  # by a bundle's hash: when the bundle may get an app server
 
     def fork(
         self,
@@ -95,7 +102,7 @@ class AppServers:
         output: int | None,
         channel: int,
     ) -> bool:
-        """Fork the process of a message from the app server of its bundle.
+        """Fork the process of a message from the app server of the message's bundle.
 
         Parameters
         ----------
@@ -106,7 +113,7 @@ class AppServers:
         command : Sequence[str]
             The command of the process.
         output : int | None
-            The file descriptor for its output. (None: that of this process)
+            The file descriptor for the process's output. With None, the process shares this process's output.
         channel : int
             The file descriptor of the socket over which the process sends its requests to this SuperNode, see
             `deploy.flower.channel`.
@@ -114,7 +121,7 @@ class AppServers:
         Returns
         -------
         bool
-            Whether a process was forked. If not, the message has to import the app itself.
+            Whether a process was forked. If not, a process must be started that imports the app itself.
         """
         digest = run.fab_hash
         for attempt in range(2):  # an app server that several SuperNodes share may just have ended
@@ -153,8 +160,8 @@ class AppServers:
             return None
         ours, its = socket.socketpair()
         with its:
-            # SuperNodes that share a fork server share an app server if they have the same environment, apart
-            # from the folder in which bundles are unpacked.
+            # Of the SuperNodes that share a fork server, those with the same environment also share an app
+            # server for each bundle. Only the folder in which bundles are unpacked (FLWR_HOME) may differ.
             same = sorted((name, value) for name, value in os.environ.items() if name != "FLWR_HOME")
             shared = hashlib.sha256(json.dumps([digest, same]).encode()).hexdigest()
             command = [APP_SERVER, run.fab_id, run.fab_version, digest, str(len(bundle.content))]

@@ -54,7 +54,7 @@ def check_bundles() -> None:
 
         def get_checked(fab_hash: str, run_id: int) -> Any:
             trusted = "" if settings is None else trusted_bundle(Path(settings))
-            if trusted not in ("", fab_hash):  # the bundle is not even transferred
+            if trusted not in ("", fab_hash):  # the bundle is refused before it is transferred
                 raise _BundleRefused(
                     f"{REFUSED_BUNDLE} {fab_hash} of run {run_id}: this device trusts {trusted}"
                 )

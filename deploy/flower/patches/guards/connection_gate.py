@@ -1,4 +1,4 @@
-"""The gate of the Fleet API: it ends TLS, limits connections, and forwards the bytes of peers to gRPC.
+"""The gate of the Fleet API: it decrypts TLS, limits connections, and forwards the bytes of peers to gRPC.
 
 gRPC does not limit the connections of a peer, and expands the headers of a request before any Python code
 sees the request. In HTTP/2, one byte can stand for a header that was sent before, and gRPC takes up to 150
@@ -72,9 +72,9 @@ class Gate:
     Attributes
     ----------
     port : int
-        The port.
+        The port on which the gate listens.
     behind : str
-        gRPC's name of the Unix socket on which the server must listen.
+        gRPC's name of the Unix socket on which the gRPC server must listen.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class Gate:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start to forward connections, in a thread of its own. The server must already listen."""
+        """Start a thread that forwards connections. The gRPC server must already listen."""
         threading.Thread(target=self._run, name="gate", daemon=True).start()
 
     def admitted(self, peer: str, node: int) -> None:
@@ -148,7 +148,7 @@ class Gate:
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)  # the loop itself would let it be collected as garbage
+        self._tasks.add(task)  # without this reference, the garbage collector could remove the task
         task.add_done_callback(self._tasks.discard)
         return task
 
@@ -165,9 +165,9 @@ class Gate:
             connection = _Connection(origin(address[0]))
             connection.task = self._keep(self._serve(outside, peer, connection))
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
-            if old := self._connections.pop(peer, None):  # reset by the peer, which uses the port again
+            if old := self._connections.pop(peer, None):  # the peer has reset it, and uses the port again
                 old.task.cancel()
-            self._connections[peer] = connection  # as the last one
+            self._connections[peer] = connection  # at the end, because it is the newest
             self._make_room(connection.address)
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
@@ -276,7 +276,7 @@ class _Connection:
     """
 
     task: asyncio.Task[None]
-    deadline: asyncio.TimerHandle  # closes the connection of a stranger
+    deadline: asyncio.TimerHandle  # closes the connection if it is still a stranger's
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -293,9 +293,9 @@ class _Connection:
 
 
 def most_strangers() -> int:
-    """Return for how many strangers' connections half of the allowed open files suffice (two files for each).
+    """Return how many connections strangers may have, so that these use half of the files that may be open.
 
-    Without a limit of open files, return `ALL_STRANGERS`.
+    A connection uses two files. Without a limit of open files, return `ALL_STRANGERS`.
     """
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
@@ -371,14 +371,14 @@ def _locked_folder(parent: str) -> tuple[str, int]:
         folder = tempfile.mkdtemp(prefix=_FOLDER, dir=parent)
         descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if Path(folder).exists():  # else another gate removed the folder before it was locked
+        if Path(folder).exists():  # otherwise another gate removed the folder before it was locked
             return folder, descriptor
         os.close(descriptor)
 
 
 def _remove_old(parent: str) -> None:
-    # Other users may write into this folder. Their pipes or deep folders must cause neither a wait nor an
-    # error.
+    # Other users may write into `parent`. If they put a pipe or deep folders there, this function must
+    # neither wait nor fail.
     for folder in Path(parent).glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError):  # the folder is locked, or is no folder
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,11 +1,11 @@
 """Lets the Fleet API register the key of a device that shows the token of a valid invitation.
 
-Where SuperNodes must authenticate, Flower refuses the request `RegisterNode`. If the metadata of such a
-request hold the token of an invitation, this module answers the request. All other requests go on to the
-front door (`request_checks`).
+If SuperNodes must authenticate, stock Flower refuses every request `RegisterNode`. Here, if the metadata of
+such a request hold the token of an invitation, this module answers the request. All other requests go on to
+the front door (`request_checks`).
 
-Before the Fleet API starts, this module also registers the clients of the server's folder that the database
-lacks, for example because the database is new.
+The server's folder has a file for each registered client. If the SuperLink's database lacks a client of these
+files, for example because the database is new, this module registers the client before the Fleet API starts.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ USED = (
 def interceptors(state_factory: Any) -> list[Any]:
     """Return the gRPC interceptors with which the Fleet API accepts invitations.
 
-    The list is empty unless the environment names a server's folder (`REGISTRY`). Clients in the folder that
-    the database lacks are registered.
+    The list is empty unless the environment names a server's folder (`REGISTRY`). This function also
+    registers the folder's clients that the database lacks.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ class Enrolment:
         self._log = RefusalLog()
 
     def restore(self) -> None:
-        """Register the clients in the registry that the SuperLink's state lacks, and log failures."""
+        """Register the registry's clients that the SuperLink's database lacks, and log failures."""
         for name, reason in self._registry.restore(self._register).items():
             getLogger("flwr").warning("%s could not be registered again: %r", name, reason)
 
     def intercept_service(self, continuation: Any, call: Any) -> Any:
-        """Return the handler of a request: `_answer` if it shows a valid token, else the front door's."""
+        """Return a request's handler: `_answer` if the request shows a valid token, else the front door's."""
         token = dict(call.invocation_metadata).get(INVITATION_HEADER) if call.method == METHOD else None
         # The body of a stranger's request is not read. The handler gets the body as a stream, because a body
         # that never ends would occupy a thread of gRPC for ever.
@@ -162,7 +162,7 @@ class Enrolment:
         raise RegistrationRefused("the public key must be an elliptic-curve key in OpenSSH format")
 
     def _register(self, name: str, key: str) -> str:
-        """Register a key as Flower's control API does, unless it is registered. Return the node id."""
+        """Register a key as Flower's control API does, unless the key is registered. Return the node id."""
         state = self._state_factory.state()
         encoded = importlib.import_module(_KEYS).public_key_to_bytes(
             serialization.load_ssh_public_key(key.encode())

@@ -27,7 +27,10 @@ _DATA = 0  # the kind of the frames with bodies
 
 
 class FrameBudget:
-    """The frames that a node may send in this second over all its connections, or a stranger over one."""
+    """The frames that a sender may send in the current second.
+
+    The sender is a node, with all its connections together, or a stranger, with one connection.
+    """
 
     def __init__(self) -> None:
         self._began = self._spent = 0.0
@@ -55,10 +58,10 @@ class FrameCounter:
 
     def __init__(self) -> None:
         self._skip = _PREFACE  # bytes until the next frame begins
-        self._head = b""  # the beginning of a frame's head; it has passed
+        self._head = b""  # the beginning of the next frame's head, if these bytes have already passed
 
     def passing(self, data: bytes, budget: FrameBudget) -> int:
-        """Return how many of the next bytes, `data`, may pass now, and spend the frames in these bytes."""
+        """Return how many of the next bytes, `data`, may pass now, and spend their frames from `budget`."""
         joined, before = self._head + data, len(self._head)
         at, end, left = self._skip, len(joined), budget.left
         count = 0

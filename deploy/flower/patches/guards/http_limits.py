@@ -5,7 +5,7 @@ Every user of the machine can connect to these APIs. uvicorn, the HTTP server of
 - the number of connections, and the time for which a connection may exist without a request;
 - the head of a request (its method, URL and headers). An incomplete head stays in memory;
 - the number of requests that are sent at once. 256 kB of requests take 13 MB of memory;
-- the number of changes of the keys that its TLS handles in one step (`tls_records`).
+- the number of times that a peer may change the keys of TLS in one step of the event loop (`tls_records`).
 
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Address = tuple[str, int]
 
-HEAD = 64 * 1024  # the most bytes of a request's head; one more read of the socket may come on top
+HEAD = 64 * 1024  # the most bytes of a request's head; the last read from the socket may exceed the limit
 # The most connections of strangers. If there are more, the oldest are closed. All strangers are on this
 # machine, so they count together.
 STRANGERS = 256

@@ -2,11 +2,11 @@
 
 - The control API, which registers nodes and accepts runs, demands the operator's secret. Flower's own account
   authentication checks the secret, so the unchanged `flwr` can send it as its access token.
-- Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower without such a
-  secret gives a task to anyone who asks. The thread of `deploy.flower.patches.superexec` takes tasks without
-  HTTP.
-- The content of a request is read only if its sender is known, or if it has at most `MAX_SIGNED` bytes and an
-  executor may have signed it. Stock Flower reads any content first.
+- Over HTTP, only an executor that knows the secret for executors gets a task. A stock SuperLink or SuperNode
+  that has no such secret gives a task to anyone who asks. The thread of `deploy.flower.patches.superexec`
+  takes tasks without HTTP.
+- The content of a request is read only if the sender is known, or if the content has at most `MAX_SIGNED`
+  bytes and an executor may have signed the request. Stock Flower reads any content first.
 - The connections of unknown senders are limited (`http_limits`).
 """
 
@@ -37,7 +37,7 @@ _AUTH = "flwr.superlink.auth_plugin"
 _CONSTANTS = "flwr.common.constant"
 _CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
-# Flower imports these two modules inside functions, after its start.
+# Flower imports these two modules inside functions, after the program's start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
 _USED_BY_BOTH = (
     f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER",
@@ -158,7 +158,7 @@ class Guard:
         return False
 
     def _may_be_signed(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        """Tell whether a request may be an executor's. The API checks its signature."""
+        """Tell whether a request may be an executor's. The API checks the request's signature later."""
         # With a transfer encoding, the content may be longer than its stated length.
         if not path.startswith("/v1/runtime/") or {self._task_token, b"transfer-encoding"} & headers.keys():
             return False

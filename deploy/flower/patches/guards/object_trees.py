@@ -2,8 +2,8 @@
 
 A message is a tree of objects. Flower stores an object once, under its hash, for all senders, with the
 children that the first sender states. It refuses later senders that state other children. So a malicious node
-that can guess an object, such as the settings of the next round or another client's name, could keep others
-from sending that object.
+that can guess an object's content, such as the settings of the next round or another client's name, could
+send the object first with wrong children, and so keep others from sending the object.
 
 Here a reply is stored as a flat tree: the reply's message is the parent of all objects of the reply. This is
 enough to fetch and to delete the objects, because a program that inflates an object reads the ids of the
@@ -56,7 +56,7 @@ _COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:
-    """Tell whether the id of a tree's root is the hash of the message with the children that the root states.
+    """Tell whether the id of a tree's root is the hash of the message and of the ids of the root's children.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def is_hash_of(message: Any, tree: Any) -> bool:
 def flat(store: Any, tree: Any) -> Any:
     """Return the flat tree of a reply. Call this in the transaction that stores the flat tree.
 
-    An object that the store already knows keeps the children that a ServerApp stated.
+    The store may already know an object of the reply. The object then keeps the children that a ServerApp
+    stated.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ def flat(store: Any, tree: Any) -> Any:
 
 
 def read_at_once(store: type) -> None:
-    """Let stores of this class read a tree with two statements.
+    """Let instances of `store` read a tree with two statements.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def read_at_once(store: type) -> None:
 
 
 def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
-    """Return, for each of these objects that is known, how many stored objects have it as a child."""
+    """Return, for each of these objects that is stored, how many stored objects have it as a child."""
     return _looked_up(database, _COUNTS, names)
 
 
@@ -160,7 +161,7 @@ def _trees(database: Any, roots: Collection[str]) -> list[Any]:
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
-    """Store the children of those objects of a ServerApp that replies have stored without children.
+    """Store the children that a ServerApp states for objects that a reply has stored without children.
 
     Parameters
     ----------

@@ -82,7 +82,8 @@ class _Pushes:
     def store(self, name: str, size: int) -> int:
         """Remember that an object of `size` bytes has arrived.
 
-        Return the most bytes that have arrived of a message that holds the object; 0 without such a message.
+        Return how many bytes have arrived of a message that holds the object. If several messages hold it,
+        return the maximum; if none, 0.
         """
         messages = self._wanted.pop(name, [])
         for message in messages:
@@ -104,9 +105,10 @@ class _Session:
 class ReplyAdmission:
     """Refuses replies that are too large, or that answer no message.
 
-    The limits are `FACTOR` times the most bytes, and `FACTOR` times the most objects, of a message that the
-    run's ServerApp has sent, but at least `reply_size.BYTES` and `OBJECTS`. The sizes are also saved in the
-    database, because nodes may reply after a restart of the SuperLink.
+    A reply may have `FACTOR` times the bytes of the largest message that the run's ServerApp has sent, and
+    `FACTOR` times the objects of the message with the most objects. In any case it may have
+    `reply_size.BYTES` bytes and `OBJECTS` objects. The sizes of the messages are also saved in the database,
+    because nodes may reply after a restart of the SuperLink.
 
     Parameters
     ----------
@@ -232,7 +234,7 @@ class ReplyAdmission:
         self._spend(session, request.run_id, len(request.object_content))
 
     def _check_confirmation(self, request: Any, node: int) -> None:
-        """Refuse a node that confirms another node's message: the SuperLink deletes a confirmed message."""
+        """Refuse the confirmation of another node's message: the SuperLink would delete the message."""
         with self._lock:
             if self._delivered.get(request.message_object_id) == node:
                 return
@@ -262,7 +264,7 @@ class ReplyAdmission:
         with self._lock:
             before = saved.get(run, _Size())
             sent = _Size(*map(max, before, self._sent.get(run, _Size())))
-            if sent != before:  # false for a run that a client has invented
+            if sent != before:  # for a run that a client has invented, both are zero
                 saved[run] = sent
         if sent != before:
             try:

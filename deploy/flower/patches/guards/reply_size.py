@@ -1,4 +1,7 @@
-"""Checks each reply in the ServerApp before it is inflated, and replaces a bad reply by an error reply."""
+"""Checks each reply in the ServerApp before the reply is inflated, and replaces bad ones by error replies.
+
+In Flower, to inflate a message means to make Python objects from the bytes of its parts.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +121,8 @@ def patch() -> None:
         try:
             if (size := inflated_size(contents)) > allowed_bytes(sent):
                 raise ValueError(f"it has {size} bytes, and at most {allowed_bytes(sent)} are allowed")
-            # A metric of 13 bytes takes 350 bytes of memory and 10 us once it is inflated, so a limit for all
-            # bytes together would allow far too many metrics where the model is large.
+            # A metric of 13 bytes takes 350 bytes of memory after inflation, which takes 10 us. So with a
+            # large model, a limit for all bytes together would allow far too many metrics.
             if (size := size_beside_arrays(contents)) > allowed_bytes(beside):
                 raise ValueError(
                     f"it has {size} bytes beside its arrays, and at most {allowed_bytes(beside)} are allowed"

@@ -1,9 +1,9 @@
 """The front door of the Fleet API: it checks each request before Flower handles the request.
 
 Stock Flower reads a whole request before it can refuse the request, so 1000 requests whose bodies never end
-occupy all its threads. Stock Flower also inflates compressed requests. The front door authenticates a request
-by its headers before it reads the body, and then checks the size and the content of the body. It limits the
-requests that each node may have under way, and accepts no compression.
+occupy all its threads. Stock Flower also decompresses requests. The front door authenticates a request by its
+headers before it reads the body, and then checks the size and the content of the body. It limits the requests
+that each node may have under way, and accepts no compressed requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WAITING_CALLS = 800
 # and an answer is small.
 WAITING_SECONDS = 120.0
 CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
-INTERVAL = 1.0  # s between two looks for requests that take too long
+INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
 
@@ -181,7 +181,7 @@ class FrontDoor:
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        """Return a request's handler. It gets the body as a stream, so it can refuse the request unread."""
+        """Return a request's handler. It gets the body as a stream, so it can refuse before it reads."""
         grpc = importlib.import_module("grpc")
         if call.method not in self._methods:
             return None
@@ -328,7 +328,8 @@ class FrontDoor:
                 raise RequestRefused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
             self._calls[context] = time.monotonic(), node
-        rest = 2  # how many of two events are to come: the handling ends, and gRPC ends the request
+        # How many of these two events are still to come: the handling ends, and gRPC ends the request.
+        rest = 2
 
         def over() -> None:
             nonlocal rest
@@ -466,7 +467,7 @@ def _start(
     )
     importlib.import_module(_FLEET_STUBS).add_FleetServicer_to_server(servicer, server)
     try:
-        server.add_insecure_port(gate.behind)  # the gate ends TLS
+        server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
     except RuntimeError as error:
         raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
     server.bound_address = f"{address.rpartition(':')[0]}:{gate.port}"
@@ -485,8 +486,8 @@ def _options(largest: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", largest + SMALL_BODY),
         ("grpc.max_send_message_length", -1),
-        # The only allowed compression is "identity" (none), because gRPC inflates a body before the front
-        # door can refuse it.
+        # The only allowed compression is "identity" (none), because gRPC decompresses a body before the front
+        # door can refuse the request.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_concurrent_streams", 2 * CALLS_PER_NODE),  # requests under way on one connection
         # The most bytes of a request's headers. gRPC adds 32 to the bytes of each header. A SuperNode's
@@ -498,6 +499,7 @@ def _options(largest: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http.tarpit", 0),  # else gRPC keeps the headers of a refused request for up to a second
+        # Otherwise gRPC keeps the headers of a refused request for up to a second.
+        ("grpc.http.tarpit", 0),
         *SERVER_OPTIONS.items(),
     ]

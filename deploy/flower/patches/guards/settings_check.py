@@ -36,7 +36,7 @@ class SettingsCheck:
     def allowed(self, data: bytes) -> bytes:
         """Return the bytes that gRPC may get, now that a peer has sent `data`.
 
-        Until the peer confirms the settings, these are complete frames; then they are all bytes.
+        Before the peer has confirmed the settings, these are only complete frames; afterwards, all bytes.
 
         Raises
         ------

@@ -72,7 +72,7 @@ class TlsPeer:
                 self._count_empty(record)
                 self._incoming.write(record)
             except ssl.SSLError:
-                with contextlib.suppress(OSError):  # tell the peer why, if it can be told at once
+                with contextlib.suppress(OSError):  # tell the peer why, unless the socket would block
                     self._raw.send(self._outgoing.read())
                 raise
             else:
@@ -124,7 +124,7 @@ class TlsPeer:
             await self._loop.sock_sendall(self._raw, data)
 
     async def _fill(self, most: int) -> bool:
-        """Receive at most `most` bytes. Return whether there were any."""
+        """Receive at most `most` bytes. Return False if the peer sends no more."""
         data = await self._loop.sock_recv(self._raw, most)
         self._encrypted += data
         return bool(data)
@@ -171,9 +171,9 @@ def limit_records(context: ssl.SSLContext) -> None:
 class _OneRecordAtATime(ssl.SSLObject):
     """A TLS connection that passes the received records to OpenSSL one at a time."""
 
-    _received: ssl.MemoryBIO  # what the event loop has received
-    _record: ssl.MemoryBIO  # from which OpenSSL reads
-    _head = b""  # the head of the record that has not arrived as a whole
+    _received: ssl.MemoryBIO  # into this buffer, the event loop writes what it receives
+    _record: ssl.MemoryBIO  # from this buffer, OpenSSL reads
+    _head = b""  # the head, or its beginning, of a record that has not arrived completely
     _empty_records = _empty_bytes = 0
 
     @classmethod
@@ -203,7 +203,7 @@ class _OneRecordAtATime(ssl.SSLObject):
             If the function raises it, if the peer does not speak TLS, or if the peer sends too many records
             without data.
         """
-        given = 0  # bytes of the last record
+        given = 0  # the bytes of the last record that was given to OpenSSL
         while True:
             try:
                 return function(*arguments)

@@ -1,10 +1,10 @@
 """Stores, finds and deletes messages, with few statements whose texts are fixed.
 
-For a message and its reply, stock Flower builds about forty statements with SQLAlchemy's ORM, which takes
-0.2 ms of CPU time each. It reads a message's row up to four times in a transaction. Without an index of the
-messages that wait for a node, it reads all messages when a node asks for its next one.
+For a message and its reply, stock Flower builds about forty statements with SQLAlchemy's ORM. Each takes
+0.2 ms of CPU time. Stock Flower reads a message's row up to four times in a transaction. It has no index of
+the messages that wait for a node, so it reads all messages when a node asks for its next one.
 
-Here the statements are texts, a row is read once, and `add_index` adds the index. The functions with a
+Here the statements are fixed texts, a row is read once, and `add_index` adds the index. The functions with a
 parameter `this` replace the methods of the same name of Flower's class SqlLinkState. They return, store,
 delete and refuse the same as these methods.
 """
@@ -61,7 +61,7 @@ _FIELDS = (
     "error",
 )
 _COLUMNS = ", ".join(_FIELDS)
-_IDS = ("run_id", "src_node_id", "dst_node_id")  # the columns whose values are unsigned in a message
+_IDS = ("run_id", "src_node_id", "dst_node_id")  # signed numbers in a row, unsigned ones in a Message
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS cohort_waiting ON message_ins (dst_node_id, created_at, message_id) "
     "WHERE delivered_at = ''"
@@ -96,7 +96,7 @@ _DELETE_REPLIES = f"DELETE FROM message_res WHERE reply_to_message_id {AMONG}"
 
 
 def patch() -> None:
-    """Let the SuperLink's state use few statements. Call this before other patches of the same methods."""
+    """Let Flower's SqlLinkState use these functions. Call this before other patches of the same methods."""
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
@@ -104,7 +104,7 @@ def patch() -> None:
 
 
 def add_index(state: Any) -> None:
-    """Let states of this class, Flower's SqlLinkState, add the index when they open their database."""
+    """Let instances of `state`, Flower's class SqlLinkState, add the index when they open their database."""
     initialize = state.initialize
 
     @wraps(initialize)
@@ -139,7 +139,7 @@ def _values(message: Any) -> tuple[Any, ...]:
 
 
 def store_message_ins(this: Any, message: Any) -> str | None:
-    """Store a message to a node, and return its id, or None if it is not valid."""
+    """Store a message to a node. Return the message's id, or None if the message is not valid."""
     flower, metadata = _flower(), message.metadata
     if any(errors := flower.validate_message(message=message, is_reply_message=False)):
         flower.log(ERROR, errors)
@@ -167,7 +167,7 @@ def store_message_ins(this: Any, message: Any) -> str | None:
 
 
 def store_message_res(this: Any, message: Any) -> str | None:
-    """Store a reply, and return its id, or None if it is not valid."""
+    """Store a reply. Return the reply's id, or None if the reply is not valid."""
     flower, metadata = _flower(), message.metadata
     if any(errors := flower.validate_message(message=message, is_reply_message=True)):
         flower.log(ERROR, errors)
@@ -201,7 +201,7 @@ def store_message_res(this: Any, message: Any) -> str | None:
                 text = "Received Message with TTL %.2f exceeding the allowed maximum TTL %.2f."
                 flower.log(WARNING, text, metadata.ttl, longest)
                 return None
-            if execute(_IS_REPLY, (message_id,)).first() is None:  # else it was sent again
+            if execute(_IS_REPLY, (message_id,)).first() is None:  # otherwise the reply was stored before
                 execute(_STORE_REPLY, _values(message))
     except importlib.import_module("sqlalchemy").exc.IntegrityError:
         flower.log(
@@ -214,17 +214,17 @@ def store_message_res(this: Any, message: Any) -> str | None:
 
 
 def _find(execute: Callable[..., Any], message_id: str) -> list[dict[str, Any]]:
-    """Return the row of a message to a node, if there is one.
+    """Return a list with the row of a message to a node; the list is empty if there is no such message.
 
-    The id is not passed as JSON: it may come from a node, and SQLite would cut JSON text at a NUL character.
+    The id is not passed as JSON, because it may come from a node, and SQLite cuts JSON at a NUL character.
     """
     return [_row(values) for values in execute(_MESSAGE, (message_id,))]
 
 
 def _valid(state: Any, execute: Callable[..., Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of messages that have not expired and whose nodes are in the federation of their run.
+    """Return those rows whose message has not expired, and whose two nodes are in the run's federation.
 
-    The other messages are deleted.
+    The two nodes are the message's sender and receiver. The messages of the other rows are deleted.
     """
     if not rows:
         return []
@@ -266,7 +266,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
 
 
 def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
-    """Return the row of a message to a node, or None if there is none or it has expired."""
+    """Return the row of a message to a node, or None if there is no such message or `_valid` deletes it."""
     with this.session() as session:
         execute = executor(session)
         valid = _valid(this, execute, _find(execute, message_id))
@@ -274,10 +274,10 @@ def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
 
 
 def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
-    """Return those replies to some messages that have arrived and were not returned before.
+    """Return the replies to the given messages, as far as they have arrived and were not returned before.
 
-    An error takes the place of a reply if there is no such message, the message or its reply has expired, or
-    the node is offline.
+    An error takes the place of a reply if the message does not exist, if the message or the reply has
+    expired, or if the message's node is offline.
 
     Raises
     ------

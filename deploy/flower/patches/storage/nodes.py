@@ -54,7 +54,7 @@ _HEARTBEAT = (
 
 
 def patch() -> None:
-    """Let the SuperLink's state use these statements."""
+    """Let Flower's class SqlLinkState use the functions of this module."""
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
@@ -66,7 +66,10 @@ def _flower() -> Any:
 
 
 def tag_offline_nodes(tag: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that calls Flower's `_check_and_tag_offline_nodes` only if a node is to be tagged."""
+    """Return a method that calls `tag` only if there is a node that `tag` has to mark as offline.
+
+    `tag` is Flower's method `_check_and_tag_offline_nodes`.
+    """
 
     @wraps(tag)
     def tagged(this: Any, node_ids: list[int] | None = None) -> None:
@@ -111,7 +114,7 @@ def get_node_info(
 
 
 def get_node_id_by_public_key(this: Any, public_key: bytes) -> int | None:
-    """Return the id of the node that is registered with a key, or None if there is none."""
+    """Return the id of the node that is registered with a key, or None if there is no such node."""
     with this.session() as session:
         found = executor(session)(_NODE_OF_KEY, (public_key,)).first()
     node: int | None = None if found is None else _flower().int64_to_uint64(found[0])
@@ -119,7 +122,7 @@ def get_node_id_by_public_key(this: Any, public_key: bytes) -> int | None:
 
 
 def acknowledge_node_heartbeat(this: Any, node_id: int, heartbeat_interval: float) -> bool:
-    """Note that a node is online. Return False if there is no such node."""
+    """Note that a node is online. Return whether there is such a node."""
     flower = _flower()
     now = flower.now()
     until = now.timestamp() + flower.HEARTBEAT_PATIENCE * heartbeat_interval

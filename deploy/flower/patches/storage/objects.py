@@ -1,14 +1,18 @@
 """Stores, looks up and deletes the objects of messages with a few statements.
 
+Flower splits a message into a tree of objects: the message, its records, their arrays, and so on. The name of
+an object (`object_id`) is the hash of its content. A sender first sends the tree with all names, and then
+pushes the contents one by one, in a push session.
+
 A reply with a model of four arrays has 13 objects. Stock Flower stores and deletes them with several
 statements for each object, which took most of the SuperLink's CPU time. Here one statement serves all objects
-of a message. Statements receive lists as JSON, because SQLite limits the number of their parameters.
+of a message. The statement gets the list of objects as JSON, because SQLite limits the number of parameters.
 
 For each object that is fetched or stored, stock Flower builds four to eight statements with SQLAlchemy's ORM.
 Here the statements are fixed texts.
 
-Deleting an object also deletes the rows that refer to it. Stock Flower's tables have no index for this, so
-each deletion reads two whole tables. `add_indexes` adds the indexes.
+When an object is deleted, SQLite also deletes the rows of other tables that refer to the object. Stock Flower
+has no index of these rows, so each deletion reads two whole tables. `add_indexes` adds the indexes.
 """
 
 from __future__ import annotations
@@ -93,11 +97,11 @@ _END = "DELETE FROM object_push_sessions WHERE session_id = ?"
 
 
 class _Expired(Exception):  # noqa: N818
-    """The push session of an object has expired, or belongs to another run."""
+    """The push session in which an object arrived has expired, or belongs to another run."""
 
 
 def patch() -> None:
-    """Let the SuperLink's store of objects use few statements."""
+    """Let Flower's classes SqlObjectStore and SqlCoreState use the functions of this module."""
     store = importlib.import_module(_STORE).SqlObjectStore
     state = importlib.import_module(_CORE_STATE).SqlCoreState
     store.put, store.get = put, get
@@ -109,7 +113,7 @@ def patch() -> None:
 
 
 def find_objects(state: Any) -> None:
-    """Let states of this class look up an available object with one statement.
+    """Let instances of `state` use one statement to look up an object whose content has arrived.
 
     Parameters
     ----------
@@ -127,10 +131,10 @@ def find_objects(state: Any) -> None:
 
 
 def store_objects(state: Any) -> None:
-    """Let states of this class store an object in four statements.
+    """Let instances of `state` store the content of an object with three to five statements.
 
-    Flower's method is called in two cases: if the request names no push session, Flower's method looks for
-    the session; if the session has expired or belongs to another run, Flower's method refuses the object.
+    Flower's method is still called in two cases: if the request names no push session, to look for the
+    session; and if the session has expired or belongs to another run, to refuse the object.
 
     Parameters
     ----------
@@ -175,7 +179,8 @@ def put(this: Any, object_id: str, object_content: bytes) -> None:
     Raises
     ------
     ValueError
-        If the content has another hash, or is not an object.
+        If the name is not the hash of the content, or the content is not that of an object. (Checked only if
+        `this.verify` is true)
     NoObjectInStoreError
         If the store does not know the name.
     """
@@ -193,7 +198,7 @@ def put(this: Any, object_id: str, object_content: bytes) -> None:
 
 
 def get(this: Any, object_id: str) -> bytes | None:
-    """Return the content of an object, b"" if it has not arrived, None if the store does not know its name.
+    """Return the content of an object: b"" if it has not arrived, None if the store does not know the name.
 
     Replaces the method of SqlObjectStore.
     """
@@ -211,7 +216,7 @@ def _unknown(object_id: str) -> Exception:
 
 
 def add_indexes(store: Any) -> None:
-    """Let stores of this class, Flower's SqlObjectStore, add the indexes when they open their database."""
+    """Let instances of `store`, Flower's class SqlObjectStore, add the indexes to their database."""
     initialize = store.initialize
 
     @wraps(initialize)
@@ -226,7 +231,7 @@ def add_indexes(store: Any) -> None:
 
 
 def preregister(this: Any, run_id: int, object_tree: Any) -> list[str]:
-    """Store the names and the children of a message's objects, and return the objects that are missing.
+    """Store the names and children of a message's objects. Return the names whose contents are missing.
 
     Replaces the method of SqlObjectStore.
 
@@ -303,9 +308,9 @@ def get_object_tree(this: Any, object_id: str) -> Any:
 
 
 def delete(this: Any, object_id: str) -> None:
-    """Delete an object and its descendants, except those that are parts of other objects too.
+    """Delete an object, and those of its descendants that no remaining object contains.
 
-    Replaces the method of SqlObjectStore.
+    An object that is itself a child of another object is not deleted. Replaces the method of SqlObjectStore.
     """
     with this._mutation_session() as session:
         execute = executor(session)
@@ -328,6 +333,6 @@ def delete(this: Any, object_id: str) -> None:
 
 
 def _lock(this: Any) -> None:
-    """Take the write lock. Replaces the method of SqlObjectStore, with the same statement."""
+    """Take the database's write lock. Replaces the method of SqlObjectStore; the statement is the same."""
     with this.session() as session:
         executor(session)(_LOCK)

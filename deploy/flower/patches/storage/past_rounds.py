@@ -1,21 +1,22 @@
 """Deletes messages of past rounds, which stock Flower keeps until the run ends.
 
-A message expires after its round's longest deadline, and most rounds end long before that. Stock Flower hands
-the message out until it expires, so a client that comes back trains for a round that is over. A message that
-nobody fetches, or that has expired, stays in the database with its arrays.
+A message expires after the longest time that its round may take, and most rounds end long before that. Stock
+Flower gives a message to its node until the message expires, so a client that comes back may train for a
+round that is over. A message that nobody fetches, or that has expired, stays in the database with its arrays.
 
-Here a round is over when the ServerApp sends the first message of a later round, which is a message whose
-`group_id` is a greater number. Then this module deletes, with their replies and all their objects,
+The `group_id` of a message is the number of its round. Here a round is over when the ServerApp sends the
+first message of a later round. Then this module deletes, with their replies and all their objects,
 
 - the messages of past rounds that nobody has received. A message that a client has received is kept until it
   expires, because the ServerApp learns from late replies how long clients take;
-- the messages of past rounds whose parts the ServerApp has not sent completely. A node that waits for such a
-  part gives up at once;
-- all expired messages and all expired push sessions of the run.
+- the messages of past rounds whose objects the ServerApp has not sent completely. A node that waits for such
+  an object gives up at once;
+- all expired messages of the run, and the messages and replies whose push session has expired. (The objects
+  of a message arrive in a push session.)
 
-A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
-kept until it expires. The first such message of a round also begins the round: this module then deletes
-expired messages, and those messages of past rounds whose `group_id` is a number.
+A message of a buffered round has a `group_id` such as "buffered 7". The reply may be used in a later round,
+so the message is kept until it expires. But rounds 1 to 6 are over when the first message with this
+`group_id` comes: this module then deletes as above, except unexpired messages of buffered rounds.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class PastRounds:
     """Knows the newest round of each run, and deletes messages of earlier rounds."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, int] = {}  # the number of the newest round, by run
-        self._deleted: dict[int, int] = {}  # messages before this round have been deleted, by run
+        self._newest: dict[int, int] = {}  # by run: the number of its newest round
+        self._deleted: dict[int, int] = {}  # by run: the round before which messages have been deleted
         self._lock = threading.Lock()
 
     def is_past(self, metadata: Any) -> bool:
@@ -72,7 +73,7 @@ class PastRounds:
         return number is not None and number < self._newest.get(metadata.run_id, 0)
 
     def delete_in(self, state: Any) -> None:
-        """Let states of this class delete the messages of past rounds.
+        """Let instances of `state` delete the messages of past rounds.
 
         Parameters
         ----------
@@ -100,7 +101,7 @@ class PastRounds:
             self._deleted[run_id] = number  # other requests of this round need not delete as well
         try:
             _delete_before(state, run_id, number)
-        except Exception as error:  # such as a locked database; this is repeated at the next message
+        except Exception as error:  # such as a locked database; the next message tries the deletion again
             with self._lock:
                 self._deleted[run_id] = deleted
             getLogger("flwr").warning("Messages before round %d were not deleted: %s", number, error)
@@ -111,13 +112,13 @@ def _round_of(group_id: str) -> int | None:
 
 
 def _begun_by(group_id: str) -> int | None:
-    """Return the round that has begun if there is a message with this `group_id`, or None."""
+    """Return the round that a `group_id` names, such as 7 for "7" and "buffered 7", or None."""
     buffered = _BUFFERED.fullmatch(group_id)
     return int(buffered[1]) if buffered else _round_of(group_id)
 
 
 def _delete_objects_too(state: Any) -> None:
-    """Let `delete_messages` also delete the objects of the messages and of unfetched replies."""
+    """Let `delete_messages` also delete the objects of the messages, and those of their unfetched replies."""
     delete = state.delete_messages
 
     @wraps(delete)
@@ -164,7 +165,7 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
 
     with state.session() as database:
         past = {each.message_id for each in database.execute(waiting) if is_past(each)}
-        # A message that a node has received since the lookup is not claimed, and stays.
+        # A message that a node has received since the `waiting` messages were looked up is not claimed.
         claim = (
             sql.update(message)
             .where(message.message_id.in_(past), message.delivered_at == "")

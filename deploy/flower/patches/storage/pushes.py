@@ -42,7 +42,7 @@ _COUNT_PENDING = (
 
 
 def patch() -> None:
-    """Let the SuperLink's state use these statements."""
+    """Let Flower's class SqlLinkState use the functions of this module."""
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
@@ -53,7 +53,7 @@ def _flower() -> Any:
 
 
 def start_session(this: Any, run_id: int) -> str:
-    """Begin a push session of a run, and return its id."""
+    """Begin a push session of a run, and return the session's id."""
     flower, session_id = _flower(), str(uuid4())
     lifetime = timedelta(seconds=importlib.import_module(_CORE_STATE).OBJECT_PUSH_SESSION_TTL_SECONDS)
     until = times.stored_time(flower.now() + lifetime)
@@ -64,7 +64,7 @@ def start_session(this: Any, run_id: int) -> str:
 
 
 def preregister_object_tree(this: Any, object_tree: Any, session_id: str) -> list[str]:
-    """Store the names of a message's objects. Return the names whose contents the session will push.
+    """Store the names of a message's objects. Return the names whose contents are to arrive in the session.
 
     Raises
     ------

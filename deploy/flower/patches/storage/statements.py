@@ -16,22 +16,22 @@ from deploy.flower.corrupt_database import note_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-AMONG = "IN (SELECT value FROM json_each(?))"  # the parameter is a list, as `listed` returns it
-_KEY = "cohort_execute"  # the key under which a session keeps its function
+AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
+_KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
 
 
 def listed(values: Iterable[Any]) -> str:
-    """Return values as one parameter of a statement, because SQLite limits the number of parameters."""
+    """Return values as the value of one parameter, because SQLite limits the number of parameters."""
     return json.dumps(list(values))
 
 
 class Rows(sqlite3.Cursor):
-    """The rows that a statement returns, as tuples. Iterate over all of them, or call a method once."""
+    """The rows that a statement returns, as tuples. Iterate over them, or call one of these methods, once."""
 
     def first(self) -> Any:
         """Return the first row, or None if there is none."""
         row = self.fetchone()
-        self.close()  # a statement that may return more rows would keep the transaction open
+        self.close()  # otherwise a statement with further rows would keep the transaction open
         return row
 
     def scalar(self) -> Any:

@@ -2,8 +2,8 @@
 
 SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
 0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
-of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins when the
-last one has ended, and a single connection serves all transactions.
+of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins as soon as the
+one before it has ended, and a single connection serves all transactions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def patch() -> None:
 
 
 def take_turns(mixin: Any) -> None:
-    """Let only one thread at a time be in a session of this class.
+    """Let only one thread at a time be in a session of `mixin`.
 
     Parameters
     ----------
     mixin : type
-        Flower's class SqlMixin. A session that a thread enters inside another session is part of the latter.
+        Flower's class SqlMixin. If a thread that is in a session enters another one, it stays in the first.
     """
     session = mixin.session
     turns = Turns()
@@ -63,8 +63,8 @@ class Turns:
     def __init__(self) -> None:
         self._state = threading.Lock()
         self._waiting: deque[tuple[int, threading.Lock]] = deque()
-        self._owner = 0  # the thread that has the lock, 0: none
-        self._depth = 0  # how often that thread has taken the lock
+        self._owner = 0  # the thread that has the lock; 0 if none has it
+        self._depth = 0  # how often the owner has taken the lock without releasing it
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -75,7 +75,7 @@ class Turns:
             turn = threading.Lock()
             turn.acquire()
             self._waiting.append((me, turn))
-        turn.acquire()  # until `__exit__` of another thread has made this thread the owner
+        turn.acquire()  # waits until `__exit__` in another thread has made this thread the owner
 
     def __exit__(self, *_: object) -> None:
         with self._state:
