@@ -1,7 +1,7 @@
 """The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
 
-A client container must take little memory, so its supervisor imports only the standard library and
-cryptography. A role that needs other packages imports them in its own module.
+A client container must take little memory, so the role `client` imports only the standard library and
+cryptography. A role that needs other packages imports them in the module of the role.
 """
 
 import os

@@ -20,7 +20,7 @@ VARIABLES = {
     "COHORT_ENERGIES": "energy",
     "COHORT_PROPERTIES": "properties",
 }
-# The selector's settings that the clients' costs and energies provide, by environment variable.
+# The clients report these settings of selectors themselves, if the environment variable gives them values.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 
 

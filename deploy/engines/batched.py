@@ -138,8 +138,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
         otherwise simulated clients reply immediately.
     workers : int (default: 1)
-        The number of processes that train, including this one; at least 1. It changes the results at most by
-        rounding.
+        The number of processes that train, including this one; at least 1. More processes change the results
+        at most by rounding.
 
     Raises
     ------

@@ -116,7 +116,7 @@ class _Program(Supervisor):
         return True
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the program's process group, but only if the server stops: else its ServerApps go on."""
+        """Kill the program's process group if the server stops; otherwise its ServerApps go on."""
         if self.stopping:
             super().clean_up(program)
 
@@ -157,8 +157,8 @@ class Programs:
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
         logs = server.folder / "logs"
         self._server = server
-        # By the mark, the watchdog finds and ends all programs of a server that was killed. Otherwise these
-        # programs would occupy the server's ports.
+        # If this process is killed, the watchdog finds its programs by the mark, and ends them. Otherwise
+        # these programs would occupy the server's ports.
         self._marked = MarkedProcesses(MARK, str(server.folder), server.folder / "tmp")
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
@@ -181,7 +181,7 @@ class Programs:
             self._marked.watch(self._watchdog_log, self._environment)
             self._superlink.start()
 
-            def over() -> bool:  # the control API answers after all other parts of the SuperLink
+            def over() -> bool:  # the control API is the last part of the SuperLink to start
                 return self._superlink.failures > 0 or serves(
                     self._server.control_port, self._server.authority
                 )

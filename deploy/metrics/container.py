@@ -33,7 +33,7 @@ def main() -> int:
         return _check()
     superlink = SuperLink(
         control=f"{CONTROL_HOST}:{CONTROL_PORT}",
-        # In the control network, the SuperLink has the control API's name only.
+        # In the control network, the only host name of the SuperLink is CONTROL_HOST.
         fleet=f"{CONTROL_HOST}:{FLEET_PORT}",
         fleet_name=FLEET_HOST,
         authority=AUTHORITY,

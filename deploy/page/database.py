@@ -98,7 +98,8 @@ class Database:
     def log(self, run: Path, start: int | None) -> tuple[int, int, list[str]]:
         """Return lines of the log of a run's ServerApps, in the form of `deploy.page.run_sources.read_log`.
 
-        The SuperLink's database holds the log of each ServerApp in pieces, which are numbered.
+        The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
+        numbers instead of offsets.
 
         Parameters
         ----------
