@@ -25,8 +25,9 @@ EXECUTOR_SECRET = EXECUTOR / "private" / "secret"
 OPERATOR_SECRET = OPERATOR / "private" / "secret"
 READY = Path("/tmp/ready")  # this file exists while the container is ready
 
-# The SuperLink's host name and port in each of the two networks. Clients are only in the network of the Fleet
-# API, so they reach no other API.
+# The SuperLink's host name and port: for the Fleet API in the network `fleet` of docker-compose.yml, and for
+# the control API in the network `control`. Clients are only in the network `fleet`, so they reach no other
+# API.
 FLEET_HOST, FLEET_PORT = "superlink", 9092
 CONTROL_HOST, CONTROL_PORT = "control", 8000
 

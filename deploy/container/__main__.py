@@ -1,4 +1,4 @@
-"""`python -m deploy.container ROLE` runs a service of docker-compose.yml, or a command inside its container."""
+"""`python -m deploy.container ROLE` runs a service of docker-compose.yml, or a command in its container."""
 
 from __future__ import annotations
 

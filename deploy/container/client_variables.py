@@ -20,7 +20,7 @@ VARIABLES = {
     "COHORT_ENERGIES": "energy",
     "COHORT_PROPERTIES": "properties",
 }
-# The clients report these settings of selectors themselves, if the environment variable gives them values.
+# Settings of selectors that the clients themselves report if the environment variable is set.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 
 

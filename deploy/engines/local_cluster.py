@@ -144,7 +144,8 @@ class LocalCluster(ProcessEngine):
     def roots(self) -> list[int]:
         """The ids of the processes from which the SuperLink, the SuperNodes and the apps descend.
 
-        If the programs are forked, the only one is the fork server, and `flwr` commands descend from it too.
+        If the programs are forked, the only such process is the fork server. `flwr` commands descend from it
+        too.
         """
         if self._fork_server is not None and self._fork_server_process is not None:
             return [self._fork_server_process.pid]  # without a fork server, each program is a root itself

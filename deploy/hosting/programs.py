@@ -28,9 +28,7 @@ START_TIMEOUT = 120.0  # s that the SuperLink may take to start
 # Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
 LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
-WORK = (
-    "apps"  # the folder in the server's folder that is the working directory of its programs and ServerApps
-)
+WORK = "apps"  # the subfolder of the server's folder in which the programs and the ServerApps run
 MARK = "COHORT_SERVER"  # the environment variable that marks the server's processes
 
 
@@ -201,6 +199,6 @@ class Programs:
             program.stop()
         for program in programs:
             program.end()
-        # A ServerApp whose executor had died is in a process group of its own.
+        # A ServerApp whose executor died earlier is not in the process group of the present executor.
         self._marked.kill(programs[0].grace)
         self._marked.end_watchdog(programs[0].grace)

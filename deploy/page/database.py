@@ -24,7 +24,7 @@ class Node:
 
     node_id: int
     status: str  # registered, online, offline or unregistered
-    online_until: float  # seconds since 1970; later, the node counts as offline
+    online_until: float  # seconds since 1970; after this time, the node counts as offline
     left: float  # seconds since 1970 of its last departure; 0 if it never left
 
     def is_online(self, now: float) -> bool:
