@@ -122,7 +122,7 @@ class LocalCluster(ProcessEngine):
         # The keys of the next three are clients' indexes. Times are of time.monotonic(), in seconds.
         self._restart_at: dict[int, float] = {}  # when each dead client is to be started again
         self._started_at: dict[int, float] = {}
-        self._pauses: dict[int, float] = {}  # seconds before each client's last restart
+        self._pauses: dict[int, float] = {}  # the pause before each client's last restart
         self._offline = _OfflineNodes(self.logs / "superlink.log")
 
     def __enter__(self) -> LocalCluster:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 20  # runs that have samples: those whose histories were written last
 MOST_GROUPS = 50  # groups of a run that have samples; clients choose the names of groups
-PARTS = (
-    8  # parts of a history that are read in one step, so that one long history does not hold up the others
-)
+PARTS = 8  # the most reads of one history in a step, so that a long history does not hold up the others
 PHASES = ("poll", "train", "aggregate")
 STATES = ("running", "interrupted", "finished", "stopped", "failed")
 RUNNING, INTERRUPTED, FINISHED, STOPPED, FAILED = STATES
