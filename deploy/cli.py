@@ -80,7 +80,10 @@ class _Commands(typer.core.TyperGroup):
 
 
 class _Once(CommandWithImports):
-    """A command that refuses an option which is given twice, instead of silently using the last value."""
+    """A command that refuses an option which is given twice, unless the option may be repeated.
+
+    Click itself would silently use the last value.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))

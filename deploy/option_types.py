@@ -1,4 +1,4 @@
-"""Types of the numbers on the command line."""
+"""The type of command-line options that take a finite number."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 
 class Finite(click.FloatRange):
-    """A finite number within a range. Click's own ranges contain NaN, and infinity if there is no maximum."""
+    """A finite number within a range. Click's own type accepts NaN, and infinity if there is no maximum."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; end the command if it is not finite or outside of the range."""
+        """Return the number; end the command if it is outside of the range or not finite."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

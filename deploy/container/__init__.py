@@ -1,7 +1,7 @@
 """The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
 
-A client container must take little memory, so its supervisor imports only the standard library and
-cryptography. A role that needs other packages imports them in its own module.
+A client container must take little memory, so the role `client` imports only the standard library and
+cryptography. A role that needs other packages imports them in the module of the role.
 """
 
 import os
@@ -25,8 +25,9 @@ EXECUTOR_SECRET = EXECUTOR / "private" / "secret"
 OPERATOR_SECRET = OPERATOR / "private" / "secret"
 READY = Path("/tmp/ready")  # this file exists while the container is ready
 
-# The SuperLink's host name and port in each of the two networks. Clients are only in the network of the Fleet
-# API, so they reach no other API.
+# The SuperLink's host name and port: for the Fleet API in the network `fleet` of docker-compose.yml, and for
+# the control API in the network `control`. Clients are only in the network `fleet`, so they reach no other
+# API.
 FLEET_HOST, FLEET_PORT = "superlink", 9092
 CONTROL_HOST, CONTROL_PORT = "control", 8000
 

@@ -1,4 +1,4 @@
-"""`python -m deploy.container ROLE` runs a role: a service of docker-compose.yml, or a command inside one."""
+"""`python -m deploy.container ROLE` runs a service of docker-compose.yml, or a command in its container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES = {
     "healthy": "check that the SuperLink is ready",
     "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
 }
-# Modules of roles that are not in this folder.
+# The roles whose modules are not in this folder.
 ELSEWHERE = {"metrics": "deploy.metrics.container", "page": "deploy.page.container"}
 
 

@@ -20,7 +20,7 @@ VARIABLES = {
     "COHORT_ENERGIES": "energy",
     "COHORT_PROPERTIES": "properties",
 }
-# The selector's settings that the clients' costs and energies provide, by environment variable.
+# Settings of selectors that the clients themselves report if the environment variable is set.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 
 

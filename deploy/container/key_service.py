@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
 TIMEOUT = 5.0  # s to wait for the other side of a connection
-CONNECTIONS = 64  # the most open connections, each with a thread; a further one closes the oldest
-BACKLOG = 1024  # connections that wait until they are accepted
+CONNECTIONS = 64  # the most open connections, each with a thread; a further connection closes the oldest
+BACKLOG = 1024  # the most connections that wait to be accepted
 PATIENCE = 60.0  # s for which a container asks again while the service is busy
 PAUSE = 0.1  # s to wait after a connection could not be accepted, or before a container asks again
 MAX_HOLDER = 255  # the longest name of a container, bytes
@@ -110,8 +110,8 @@ class _Service:
         self._leases, self._keys, self._names = leases, keys, names
         self._open: OrderedDict[socket.socket, None] = OrderedDict()
         self._lock = threading.Lock()
-        # Only one thread checks at a time. A check locks a free lease for a moment. A second check at that
-        # moment could take the lock for a container's, and hand out the key.
+        # Only one thread checks leases at a time. A check locks the file of a free lease for a moment. A
+        # second check at that moment could mistake this lock for that of a container, and hand out the key.
         self._checking = threading.Lock()
 
     def accept(self, connection: socket.socket) -> None:
@@ -130,7 +130,7 @@ class _Service:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            # The errors mean that the container has closed the connection, or has sent nonsense.
+            # The errors mean that the container has closed the connection, was silent, or has sent nonsense.
             with connection, contextlib.suppress(OSError, UnicodeDecodeError):
                 self._answer(connection)
         finally:
@@ -144,7 +144,8 @@ class _Service:
     def _answer(self, connection: socket.socket) -> None:
         """Receive a container's name and descriptor.
 
-        If the container holds a lease, write its name into the file of the lease, and send the key.
+        If the container holds a lease, write the container's name into the file of the lease, and send the
+        key of the leased client.
         """
         message, descriptors, _, _ = socket.recv_fds(connection, MAX_HOLDER, 1)
         try:
@@ -163,7 +164,7 @@ class _Service:
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor at once. Closing a socket that a container sent could wait for hours (SO_LINGER)."""
+    """Close a descriptor at once, even a socket that a container sent with an SO_LINGER of hours."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         with socket.socket(fileno=descriptor) as sent, contextlib.suppress(OSError):
             sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))

@@ -90,7 +90,7 @@ class _Cluster(RunningSuperLink):
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
 
     def __exit__(self, *raised: object) -> None:
-        # Docker stops this container: end the runs, so that the clients stop training.
+        # If Docker stops this container, end the runs, so that the clients stop training.
         if isinstance(raised[1], SystemExit):
             for run in self.runs:
                 run.abort()
@@ -109,7 +109,7 @@ class _Cluster(RunningSuperLink):
         return run
 
     def _wait_for_result(self, run_id: str) -> str:
-        """Return `result(run_id)` as soon as the SuperLink answers."""
+        """Wait until the SuperLink answers, then return how the run ended, or "" if the run goes on."""
         while (result := self.result(run_id)) is None:
             time.sleep(RETRY)
         return result

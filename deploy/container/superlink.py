@@ -31,7 +31,7 @@ from strategies.checkpoint import replacing
 
 CONNECTION = "cohort-cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds to register the clients' keys
-STARTS = DEVICES / "superlink.starts"  # the file that counts the starts, where the role `metrics` reads it
+STARTS = DEVICES / "superlink.starts"  # the file with the number of starts; the role `metrics` reads it
 DATABASE, REGISTERED = STATE / "superlink.db", STATE / "registered"
 
 

@@ -30,7 +30,7 @@ MARK = "COHORT_CONTAINER"  # the environment variable that marks the program and
 AT_ONCE = 1.0  # seconds before a program that was ready is started again
 PAUSE = 5.0  # seconds before a program that never became ready is started again
 PATIENCE = 100.0  # seconds of failed starts, after which LONG_PAUSE replaces PAUSE
-LONG_PAUSE = 30.0  # seconds before the program is started again, after PATIENCE
+LONG_PAUSE = 30.0  # seconds; replaces PAUSE once starts have failed for PATIENCE seconds
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -71,7 +71,7 @@ class ContainerSupervisor(Supervisor):
         Returns True for the program's lines that are not to be printed. (default: all lines are printed)
     """
 
-    grace = 4.0  # less than the 10 s after which Docker kills the container
+    grace = 4.0  # s from SIGTERM to SIGKILL; Docker kills the container after 10 s
     look = 0.25
 
     def __init__(

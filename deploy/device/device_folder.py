@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
+SECRET_FILE = "secret"  # the file with the secret of the client's random answers (see `client.privacy`)
 PAUSE_FILE = "paused"  # this file exists while the device is paused
 # Numbers that limit what the client reveals, each an entry of the node config (see `client.privacy`)
 PRIVACY = ("group_epsilon", "noise_epsilon", "loss_bound", "norm_bound")
@@ -44,7 +44,7 @@ class Settings:
     """The options of `cohort client join`. The constructor raises ValueError if a value is not allowed."""
 
     name: str
-    """The client's name. The server uses the name under which the device's key is registered."""
+    """The client's name. If the device's key is registered under another name, the server uses that one."""
     server: str
     """The address of the SuperLink's Fleet API, "host:port"."""
     nice: int = 10
@@ -60,9 +60,12 @@ class Settings:
     allow_metered: bool = False
     """Whether the device trains while it is on a metered network."""
     partition: str = ""
-    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" with `data`."""
+    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data.
+
+    It must be "" if `data` is set.
+    """
     data: str = ""
-    """The path of an .npz file with the device's own samples (`client.data_file`); "" with `partition`."""
+    """The path of an .npz file with the device's own samples (see `client.data_file`); "" for no file."""
     group: str = ""
     """The client's group, which the client reports to the server; "" for no group."""
     private_group: str = ""
@@ -75,15 +78,24 @@ class Settings:
     noise_epsilon: float | None = None
     """ε > 0 of the noise on each reported loss and norm (see `client.privacy`); None: no noise."""
     loss_bound: float | None = None
-    """A bound > 0, to which a reported loss is clipped; None: not clipped, and not reported with noise."""
+    """A bound > 0, to which a reported loss is clipped; None: no clipping.
+
+    With `noise_epsilon` and without this bound, no loss is reported.
+    """
     norm_bound: float | None = None
-    """A bound > 0, to which a reported norm is clipped; None: not clipped, and not reported with noise."""
+    """A bound > 0, to which a reported norm is clipped; None: no clipping.
+
+    With `noise_epsilon` and without this bound, no norm is reported.
+    """
     cost: float | None = None
     """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
     energy: float | None = None
     """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
     properties: str = ""
-    """Properties that the client reports, for a run's `eligible`: "region=eu,tags=day|night"."""
+    """Properties that the client reports, for example "region=eu,tags=day|night".
+
+    A run's setting `eligible` can require properties.
+    """
     bundle: str = ""
     """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
 
@@ -136,7 +148,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Device:
-    """The state of a device, in its folder."""
+    """A device's folder, and what `cohort client` does with it."""
 
     folder: Path
     """The folder, which `accept` or `introduce` makes."""
@@ -277,7 +289,7 @@ class Device:
         shutil.rmtree(new, ignore_errors=True)  # left by an interrupted call
         try:
             write(new)
-            if os.geteuid() == 0:  # the service runs as the owner of the folder, and must read the key
+            if os.geteuid() == 0:  # the systemd service runs as the folder's owner, and must read the key
                 owner = self.folder.stat()
                 os.chown(new / KEY, owner.st_uid, owner.st_gid)
             for name in (f"{KEY}.pub", KEY):

@@ -1,4 +1,4 @@
-"""Keeps the memory of a device's processes below the owner's limit: it kills the largest process.
+"""Limits the memory of a device's processes: above the owner's limit, kills the largest process.
 
 This file uses the standard library only.
 """
@@ -15,7 +15,7 @@ LOOK = 2.0  # s between two checks
 
 
 class MemoryLimit:
-    """The limit for all processes of one process group.
+    """The memory limit for all processes of a process group together.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class MemoryLimit:
         self._checked = time.monotonic()  # s
 
     def check(self, group: int) -> str:
-        """If a group takes too much memory, kill its largest process. Check at most every `LOOK` seconds.
+        """Kill the group's largest process if the group takes too much memory. Check at most every `LOOK` s.
 
         Returns
         -------

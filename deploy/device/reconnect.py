@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK = "status.json", "lock"
 ADMITTED = "admitted"  # this file exists once the server has admitted the device
-FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
+FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before a restart of the SuperNode; doubled each time
 SETTLED = 60.0  # s online, after which the next pause is FIRST_RESTART again
 NETWORK_LOOK = 30.0  # s between two checks of the network
 PROBE_TIMEOUT = 3.0  # s for a server to show its certificate; the supervisor does nothing else meanwhile
@@ -52,7 +52,7 @@ class DeviceSupervisor(Supervisor):
         The command to run. (default: the SuperNode)
     """
 
-    grace = 8.0  # enough for the SuperNode to sign off
+    grace = 8.0  # s from SIGTERM to SIGKILL, enough for the SuperNode to sign off
 
     def __init__(self, folder: Path, command: list[str] | None = None) -> None:
         super().__init__()
@@ -181,7 +181,8 @@ class DeviceSupervisor(Supervisor):
                 else f"not let in yet: the operator must register the key of {self.name}, or another device "
                 "has this key or name"
             )
-        # The supervisor reads no lines after it has asked the SuperNode to end, so the server has ended it.
+        # The supervisor reads no lines after it has asked the SuperNode to end, so this line means that the
+        # server has ended the SuperNode.
         elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 

@@ -86,9 +86,9 @@ def check_batched(trials: Sequence[Trial]) -> None:
     ------
     ValueError
         If a trial has a selector whose clients keep models of their own or decide themselves whether they
-        train; over-selection or buffered rounds without response times; conditions on tags, or on properties
-        other than the group; or half precision on the wire. The message names the setting, its value and what
-        is allowed.
+        train; over-selection or buffered rounds without response times; eligibility conditions on tags, or on
+        properties other than the group; or half precision on the wire. The message names the setting, its
+        value and what is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -138,8 +138,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
         otherwise simulated clients reply immediately.
     workers : int (default: 1)
-        The number of processes that train, including this one; at least 1. It changes the results at most by
-        rounding.
+        The number of processes that train, including this one; at least 1. More processes change the results
+        at most by rounding.
 
     Raises
     ------

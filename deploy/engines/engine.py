@@ -39,7 +39,10 @@ class Run(Protocol):
         """Whether somebody stopped the run, so that it must not be started again."""
 
     def abort(self) -> None:
-        """End the run at once. Flower itself takes a minute or two to notice the death of a ServerApp."""
+        """End the run at once.
+
+        Flower itself takes a minute or two to end a run whose ServerApp has died.
+        """
 
 
 class Engine(Protocol):
@@ -172,7 +175,7 @@ class ProcessRun:
 
     @property
     def stopped(self) -> bool:
-        """False: such a run is stopped together with its engine."""
+        """Always False: such a run is stopped only together with its engine."""
         return False
 
     def abort(self) -> None:

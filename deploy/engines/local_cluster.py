@@ -44,7 +44,7 @@ PORT_ATTEMPTS = 3  # how often a program is started if other programs take its p
 # Seconds before a dead client is started again. The pause doubles, up to LONGEST_RESTART, each time the
 # client dies within SETTLED seconds of its start.
 FIRST_RESTART, LONGEST_RESTART, SETTLED = 1.0, 30.0, 60.0
-HUNG = 20.0  # seconds that a client may be offline although its process runs; then the process is killed
+HUNG = 20.0  # seconds; if a client's process runs, but is offline for longer, the process is killed
 SERVER_APP = "flwr-serverapp"  # Flower's program that runs a ServerApp
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
@@ -119,10 +119,10 @@ class LocalCluster(ProcessEngine):
         self._superlink: Process | None = None
         self._fleet_port = 0
         self._clients: dict[int, Process] = {}
-        # By index of the client; times are of time.monotonic(), in seconds:
+        # The keys of the next three are clients' indexes. Times are of time.monotonic(), in seconds.
         self._restart_at: dict[int, float] = {}  # when each dead client is to be started again
         self._started_at: dict[int, float] = {}
-        self._pauses: dict[int, float] = {}  # seconds before each client's last restart
+        self._pauses: dict[int, float] = {}  # the pause before each client's last restart
         self._offline = _OfflineNodes(self.logs / "superlink.log")
 
     def __enter__(self) -> LocalCluster:
@@ -144,10 +144,11 @@ class LocalCluster(ProcessEngine):
     def roots(self) -> list[int]:
         """The ids of the processes from which the SuperLink, the SuperNodes and the apps descend.
 
-        If the programs are forked, the only one is the fork server, and `flwr` commands descend from it too.
+        If the programs are forked, the only such process is the fork server. `flwr` commands descend from it
+        too.
         """
         if self._fork_server is not None and self._fork_server_process is not None:
-            return [self._fork_server_process.pid]  # otherwise the programs have started on their own
+            return [self._fork_server_process.pid]  # without a fork server, each program is a root itself
         return [process.pid for process in [*self._clients.values(), *filter(None, [self._superlink])]]
 
     @property
@@ -232,7 +233,7 @@ class LocalCluster(ProcessEngine):
     def _start_fork_server(self) -> None:
         """Start the process from which Flower's programs are forked.
 
-        If this process does not start, each program is started on its own.
+        If the fork server does not start, each program is started on its own.
         """
         folder = self._state / "fork-server"
         folder.mkdir()

@@ -28,9 +28,7 @@ START_TIMEOUT = 120.0  # s that the SuperLink may take to start
 # Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
 LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
-WORK = (
-    "apps"  # the folder in the server's folder that is the working directory of its programs and ServerApps
-)
+WORK = "apps"  # the subfolder of the server's folder in which the programs and the ServerApps run
 MARK = "COHORT_SERVER"  # the environment variable that marks the server's processes
 
 
@@ -116,7 +114,7 @@ class _Program(Supervisor):
         return True
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the program's process group, but only if the server stops: else its ServerApps go on."""
+        """Kill the program's process group if the server stops; otherwise its ServerApps go on."""
         if self.stopping:
             super().clean_up(program)
 
@@ -157,8 +155,8 @@ class Programs:
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
         logs = server.folder / "logs"
         self._server = server
-        # By the mark, the watchdog finds and ends all programs of a server that was killed. Otherwise these
-        # programs would occupy the server's ports.
+        # If this process is killed, the watchdog finds its programs by the mark, and ends them. Otherwise
+        # these programs would occupy the server's ports.
         self._marked = MarkedProcesses(MARK, str(server.folder), server.folder / "tmp")
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
@@ -181,7 +179,7 @@ class Programs:
             self._marked.watch(self._watchdog_log, self._environment)
             self._superlink.start()
 
-            def over() -> bool:  # the control API answers after all other parts of the SuperLink
+            def over() -> bool:  # the control API is the last part of the SuperLink to start
                 return self._superlink.failures > 0 or serves(
                     self._server.control_port, self._server.authority
                 )
@@ -201,6 +199,6 @@ class Programs:
             program.stop()
         for program in programs:
             program.end()
-        # A ServerApp whose executor had died is in a process group of its own.
+        # A ServerApp whose executor died earlier is not in the process group of the present executor.
         self._marked.kill(programs[0].grace)
         self._marked.end_watchdog(programs[0].grace)

@@ -75,7 +75,7 @@ class Collector:
             self._stop.wait(INTERVAL)
 
     def step(self) -> None:
-        """Read the histories, and ask the SuperLink if it is time."""
+        """Read the histories; ask the SuperLink too, unless it was asked a few seconds ago."""
         with self._lock:
             self._runs.step()
         self._readiness.step()

@@ -33,7 +33,8 @@ def main() -> int:
         return _check()
     superlink = SuperLink(
         control=f"{CONTROL_HOST}:{CONTROL_PORT}",
-        # In the control network, the SuperLink has the control API's name only.
+        # This container is not in the network `fleet`. In the network `control`, the SuperLink has the name
+        # CONTROL_HOST.
         fleet=f"{CONTROL_HOST}:{FLEET_PORT}",
         fleet_name=FLEET_HOST,
         authority=AUTHORITY,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PORT = 9464  # the usual port of Prometheus exporters that belong to an application
 MOST = 64  # the most open connections; a further one closes the oldest
 PATIENCE = 5.0  # s that a connection may last
-LARGEST = 8192  # bytes of a request
+LARGEST = 8192  # the most bytes of a request
 PLAIN = "text/plain; charset=utf-8"
 
 

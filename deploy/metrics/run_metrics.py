@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 20  # runs that have samples: those whose histories were written last
 MOST_GROUPS = 50  # groups of a run that have samples; clients choose the names of groups
-PARTS = (
-    8  # parts of a history that are read in one step, so that one long history does not hold up the others
-)
+PARTS = 8  # the most reads of one history in a step, so that a long history does not hold up the others
 PHASES = ("poll", "train", "aggregate")
 STATES = ("running", "interrupted", "finished", "stopped", "failed")
 RUNNING, INTERRUPTED, FINISHED, STOPPED, FAILED = STATES
@@ -43,9 +41,9 @@ _COUNTERS = (
 class Runs:
     """The runs below a folder.
 
-    A run's name is the path of its folder below this folder. Of the histories that exist at the first `step`,
-    the newest has samples at once, and each other one has samples once a line is added to it. The counters of
-    all these histories begin with 0.
+    A run's name is the path of the run's folder, relative to `folder`. Of the histories that exist at the
+    first `step`, the newest has samples at once, and each other one has samples once a line is added to it.
+    The counters of all these histories begin with 0.
 
     Parameters
     ----------
@@ -124,10 +122,12 @@ class _Run:
         self._end: str | None = None
         self._clients = 0
         self._round = 0
-        # A resume replaces the file, and then all its lines are read again. A line counts as new if it is a
-        # start with a higher number than `_starts`, a round after such a start, or a round after `_counted`.
+        # A resume replaces the file, and then all its lines are read again. Lines that were counted before do
+        # not count again. `_starts` is the number of starts and resumes counted so far, and `_counted` is the
+        # last round counted. A start is new if the file has more than `_starts` starts up to it. A round is
+        # new if it follows a new start, or if its number is above `_counted`.
         self._starts, self._counted = 0, -1
-        self._start, self._is_new = 0, False  # the number of the last start read; whether it is new
+        self._start, self._is_new = 0, False  # how many starts were read; whether the last of them is new
 
     def step(self) -> None:
         for _ in range(PARTS):

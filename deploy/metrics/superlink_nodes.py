@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STATES = ("registered", "online", "offline")
 """The states that are counted. A node in the state "registered" has never been online."""
 _MEDIA_TYPE = "application/protobuf"
-_LARGEST = 1 << 26  # bytes of an answer
+_LARGEST = 1 << 26  # the most bytes of an answer
 
 
 def count_nodes(control: str, authority: Path, secret: Path, timeout: float) -> Counter[str]:

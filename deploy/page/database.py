@@ -24,7 +24,7 @@ class Node:
 
     node_id: int
     status: str  # registered, online, offline or unregistered
-    online_until: float  # seconds since 1970; later, the node counts as offline
+    online_until: float  # seconds since 1970; after this time, the node counts as offline
     left: float  # seconds since 1970 of its last departure; 0 if it never left
 
     def is_online(self, now: float) -> bool:
@@ -98,7 +98,8 @@ class Database:
     def log(self, run: Path, start: int | None) -> tuple[int, int, list[str]]:
         """Return lines of the log of a run's ServerApps, in the form of `deploy.page.run_sources.read_log`.
 
-        The SuperLink's database holds the log of each ServerApp in pieces, which are numbered.
+        The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
+        numbers instead of offsets.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ FILES = {
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-LONGEST_PATH = 2000  # bytes of a path and its query
+LONGEST_PATH = 2000  # the most bytes of a path and its query together
 HEADERS = {
     # Nothing but the page's own files is loaded, and no text becomes a program or a style.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -52,7 +52,7 @@ HEADERS = {
 
 
 class _Gate:
-    """Passes on only requests that read a path below the secret path. All other answers reveal nothing."""
+    """Passes on only requests that read a path below the secret path. Its own answers reveal nothing."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -136,7 +136,7 @@ class _Page:
         }
 
     def answer(self, view: Callable[[dict[str, str]], Any]) -> Callable[[Request], Any]:
-        """Return the endpoint that sends what ``view`` returns as JSON."""
+        """Return the endpoint that sends the result of ``view`` as JSON."""
 
         def computed(query: dict[str, str]) -> tuple[bytes, int]:
             with self._lock:
@@ -214,6 +214,6 @@ class _Page:
 
 
 def _whole(query: dict[str, str], name: str, default: int) -> int:
-    """Return a whole number of a query; the default if it is missing or no number below 10^15."""
+    """Return a whole number of a query; the default if it is missing or not in 0..10^15-1."""
     text = query.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else default

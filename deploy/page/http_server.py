@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 64  # the most open connections; a further one closes the oldest
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
-HEADER_BYTES = 16_384  # of a request
+HEADER_BYTES = 16_384  # the most bytes of a request's head
 
 
 class _ShortConnection(H11Protocol):

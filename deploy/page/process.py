@@ -42,7 +42,7 @@ class PageProcess:
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._again = 0.0  # when the page is started again (time.monotonic(), s)
+        self._again = 0.0  # when the page is started again (time.monotonic(), s); 0: no start is due
 
     def __enter__(self) -> Self:
         self._start()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SERVER = "server.json"  # the file that a server for devices has in its folder
 PORTION = 1 << 20  # bytes of a history that are read at once
-LONGEST_READ = 0.3  # seconds of one request that may go into reading
+LONGEST_READ = 0.3  # seconds that one request may spend on reading histories
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
@@ -231,7 +231,7 @@ class RunSources:
 
 
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
-    """Return the lines of a log after an offset; only the last ones if they have over `LOG_TAIL` bytes.
+    """Return the lines of a log after an offset, but at most the last `LOG_TAIL` bytes of the log.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
         found = file.read(LOG_TAIL)
     whole = found[: found.rfind(b"\n") + 1]
     if not whole and len(found) == LOG_TAIL:
-        whole = found  # so many bytes without a line end are one line
+        whole = found  # so many bytes without a line end count as one line
     text = whole.decode(errors="replace")
     lines = [_clean(line) for line in text.split("\n")]
     return start, start + len(whole), lines[:-1] if text.endswith("\n") else lines

@@ -15,7 +15,8 @@ class Series:
     Parameters
     ----------
     most : int
-        The largest number of bins, even. When all are in use, each two neighbouring bins become one.
+        The largest number of bins; must be even. When all bins are in use, each pair of neighbouring bins
+        becomes one.
     """
 
     def __init__(self, most: int = 512) -> None:
@@ -91,7 +92,7 @@ class ClientCounts:
 
     @property
     def counts(self) -> NDArray[np.uint16]:
-        """(clients, columns) the counts; 65535 stands for 65535 or more."""
+        """The counts, an array (clients, columns); 65535 stands for 65535 or more."""
         return self._counts[:, : self.columns]
 
     def resize(self, clients: int) -> None:
@@ -119,9 +120,9 @@ class ClientCounts:
         self._counts[clients, at] = np.minimum(grown, 65535).astype(np.uint16)
 
     def binned(self, row_of: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Return (rows, columns) the sums of `counts` over the clients of each row.
+        """Return an array (rows, columns): the sums of `counts` over the clients of each row.
 
-        ``row_of`` (clients,) holds the row of each client. Each row must have a client.
+        The array ``row_of`` (clients,) holds the row of each client. Each row must have at least one client.
         """
         order = np.argsort(row_of, kind="stable")
         starts = np.searchsorted(row_of[order], np.arange(rows))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROUNDS_KEPT = 200  # the rounds whose timeline can be shown: the last ones
 TIMES_KEPT = 40  # the clients of such a round whose times are kept: the slowest
-GROUPS_KEPT = 100  # the most groups whose metrics are kept, as for trackers
+GROUPS_KEPT = 100  # the most groups whose metrics are kept: clients choose the names of groups
 NOTES_KEPT = 200  # the most events that are listed
 PER_ROUND = ("test_loss", "test_accuracy", "train_loss", "seconds", "num_available")
 
@@ -34,7 +34,7 @@ class TrialNumbers:
     version : int
         A number that changes with each line.
     client_ids, client_sizes, client_groups
-        (M,) of each client: its identity, the samples that it holds, and the name of its group or None.
+        For each of the M clients: its identity, its number of samples, and the name of its group or None.
     series : dict of str to Series
         Numbers over the rounds, from round 0 on: those of `PER_ROUND`, and ``selected``, ``failed``,
         ``clipped`` and ``quarantined``, each a number of clients.
@@ -59,8 +59,9 @@ class TrialNumbers:
         self.group_series: dict[str, dict[str, Series]] = {}
         self.group_last: dict[str, dict[str, float | None]] = {}
         self.draws, self.missed = ClientCounts(), ClientCounts()
-        # Arrays (M,) over the clients. `counts`: draws, selections, and rounds in which the client's reply
-        # was used, unusable or clipped, or the client was quarantined. `seen`: the last value of each number.
+        # Arrays (M,) over the clients. `counts`: how often a client was drawn, and in how many rounds it was
+        # selected, its reply was used, its reply was missing or unusable, a value was clipped, or it was
+        # quarantined. `seen`: the last known value of each number.
         self.counts = {
             name: np.zeros(0, dtype=np.int64)
             for name in ("drawn", "selected", "used", "failed", "clipped", "quarantined")
@@ -69,8 +70,8 @@ class TrialNumbers:
             name: np.empty(0)
             for name in ("probability", "importance", "round", "answered", "reply", "training", "battery")
         }
-        self.failures: dict[int, str] = {}  # why the last unusable reply of a client was not used
-        self.absent: frozenset[int] | None = None  # not selectable in the last round; None: not known
+        self.failures: dict[int, str] = {}  # why a client's last missing or unusable reply was not used
+        self.absent: frozenset[int] | None = None  # clients not selectable in the last round; None: not known
         self.quarantined: frozenset[str] = frozenset()  # ids of clients quarantined in the last round
         self.silent: frozenset[str] = frozenset()
         self.in_flight: frozenset[str] = frozenset()  # ids of clients in flight after the last round
@@ -191,7 +192,7 @@ class TrialNumbers:
     def _times(
         self, line: Line, clients: NDArray[np.int64], counts: NDArray[np.int64], used: NDArray[np.bool_]
     ) -> dict[str, Any]:
-        """Return what is kept of a round: its timeline."""
+        """Return the timeline of a round, with the slowest `TIMES_KEPT` clients."""
         reply = _aligned(line.get("reply_seconds"), len(clients))
         training = _aligned(line.get("training_seconds"), len(clients))
         reasons = {each["client"]: each["reason"] for each in line.get("failures") or []}
@@ -234,14 +235,14 @@ class TrialNumbers:
 
 
 def _aligned(values: Sequence[float | None] | None, count: int) -> NDArray[np.float64]:
-    """Return numbers of clients as an array; NaN if a number, or all of them, are missing."""
+    """Return one number per client as an array, with NaN for each missing number."""
     if not values or len(values) != count:
         return np.full(count, np.nan)
     return np.array(values, dtype=np.float64)
 
 
 def _sizes(values: Sequence[float | None]) -> NDArray[np.float64]:
-    """Return the samples that clients hold; 0 if a number is not known, as in `RunHistory`."""
+    """Return the clients' numbers of samples; 0 for a number that is not known, as in `RunHistory`."""
     return np.nan_to_num(np.array(values, dtype=np.float64))
 
 

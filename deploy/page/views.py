@@ -52,15 +52,15 @@ def summary(trial: TrialNumbers, state: str) -> View:
 
 
 def curves(trial: TrialNumbers, start: int = 0, width: int = 1) -> View:
-    """Return the curves of a trial: each number of its rounds, over the rounds.
+    """Return the curves of a trial: a series over the rounds for each kind of number.
 
     Parameters
     ----------
     trial : TrialNumbers
         The trial.
     start, width : int
-        How many bins the browser already has, and how many neighbouring rounds a bin combines. If the width
-        is still the same, only the bins from ``start`` on are returned.
+        The first bin that the browser still needs, and the number of rounds in each bin that the browser has.
+        If a series now has bins of another width, all its bins are returned.
     """
     found = {}
     for name, series in trial.series.items():
@@ -70,7 +70,7 @@ def curves(trial: TrialNumbers, start: int = 0, width: int = 1) -> View:
 
 
 def members(trial: TrialNumbers) -> Mapping[str, list[int]]:
-    """Return the clients of each group, in the order of the groups' names."""
+    """Return the indexes of the clients in each group. Groups with shorter names come first."""
     found: dict[str, list[int]] = {}
     for client, group in enumerate(trial.client_groups):
         if group is not None:
@@ -169,9 +169,9 @@ def clients_page(
     nodes : mapping of str to Node, or None
         The SuperLink's nodes by name; None if its database is not known.
     sort : str
-        The column by which the rows are sorted. Rows without a number come last.
+        The column by which the rows are sorted. Rows without a number in this column come last.
     descending : bool
-        Whether large numbers come first.
+        Whether the order is reversed: large numbers, or late letters, come first.
     find : str
         Only clients whose identity or group contains this text are listed.
     page : int

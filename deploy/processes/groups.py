@@ -134,7 +134,7 @@ def stop(
     processes : Iterable[Process]
         The processes to end.
     grace : float
-        Seconds that the processes have to end after SIGTERM, and again after SIGKILL.
+        Seconds to wait for the end of the processes, after SIGTERM and again after SIGKILL.
     marked : Callable[[], Sequence[int]]
         Returns the ids of processes that certainly belong to this program. If a process has already ended,
         its group gets signals only if the group contains one of these ids, because another program's group

@@ -8,7 +8,9 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def ray_token() -> dict[str, str]:
-    """Return environment variables for the processes of a new cluster, which then serves no other processes.
+    """Return environment variables for the processes of a new cluster.
+
+    The cluster then serves only processes that have these variables.
 
     By default, Ray 2.55 listens on all addresses of the machine and demands no secret: whoever reaches its
     ports can run programs as the user who started Ray.

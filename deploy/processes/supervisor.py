@@ -36,7 +36,7 @@ class Supervisor(ABC):
     """
 
     grace = 5.0
-    """Seconds that the program has to end after `ask`, before `clean_up`."""
+    """Seconds to wait for the program's end after `ask`, before `clean_up` kills what is left."""
     look = 1.0
     """Seconds between two calls of `check`."""
 

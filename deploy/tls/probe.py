@@ -17,7 +17,7 @@ REFUSED = "its certificate is refused: "
 # Error codes of OpenSSL (X509_V_ERR).
 _TOO_EARLY, _TOO_LATE = 9, 10
 _FOREIGN = (18, 19, 20)  # the issuer of the certificate is not trusted
-_OTHER_NAME = (62, 64)
+_OTHER_NAME = (62, 64)  # the certificate does not hold the name or the address of the server
 _NO_CHECK_TIME = 0x200000  # OpenSSL's flag X509_V_FLAG_NO_CHECK_TIME
 
 
@@ -113,7 +113,7 @@ def _why_refused(
 
 
 def serves(port: int, ca: Path) -> bool:
-    """Tell whether a server answers on a port of this machine with a certificate of an authority.
+    """Tell whether a server with a certificate of this authority answers on a port of this machine.
 
     The certificate is checked because another program may have taken the port.
 
