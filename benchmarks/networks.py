@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 def federation(case: Case) -> FederatedData:
-    """Return noise with random labels: (M samples, 784) numbers in [0, 1)."""
+    """Return a federation of noise with random labels: every sample is 784 random numbers in [0, 1)."""
     random, count = np.random.default_rng(0), case.num_clients * case.samples
     return FederatedData(
         random.random((count, 784), np.float32),
