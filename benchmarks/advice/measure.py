@@ -13,8 +13,8 @@ of these draws and of the drawn clients' norms is studied as `cohort advise` stu
   neither right nor wrong.
 
 The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
-of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the two variances of the selector. Each seed
-runs in a process of its own.
+of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's two variances, each relative
+to uniform sampling. Each seed runs in a process of its own.
 """
 
 import json

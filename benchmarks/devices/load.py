@@ -1,7 +1,7 @@
 """The program of the load generator: many simulated devices in one process, which come and go.
 
-``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until SIGTERM,
-and writes the file that `Settings.counts` names every second.
+``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), and runs the devices until
+SIGTERM. Every second, it writes the file that `Settings.counts` names.
 """
 
 from __future__ import annotations

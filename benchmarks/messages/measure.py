@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 APPS = ("numpy", "torch")
 PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}
-SETTLE = 1.0  # a pause before and after the measured rounds, in which processes of old messages end, s
+SETTLE = 1.0  # s, a pause before and after the measured rounds, in which processes of old messages end
 
 
 class Cost(NamedTuple):

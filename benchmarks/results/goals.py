@@ -44,7 +44,10 @@ class Goal(NamedTuple):
 
 
 def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
-    """Return a function that returns the cell at ``path`` of the first record with the values ``record``."""
+    """Return a function that reads a number from an output.
+
+    It takes the first record that has the values ``record``, and in this record follows the keys ``path``.
+    """
 
     def value(output: Sequence[Any]) -> float:
         found = next(each for each in output if all(each[key] == wanted for key, wanted in record.items()))

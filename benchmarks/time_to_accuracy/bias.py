@@ -6,8 +6,8 @@ The bias relative to the error of one round is, with E as the mean over the roun
 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
-b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So ‖E
-e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
+b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So
+‖E e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
 which have independent draws. b gets the sign of the inner product, so an unbiased method has values of b
 around 0, of both signs.
 
