@@ -112,7 +112,7 @@ def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
 
     def ask(round: int) -> list[Message]:
         messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))
-        for message in messages:  # ids, which a grid gives to the messages that it sends
+        for message in messages:  # a grid gives such ids to the messages that it sends
             message.metadata.__dict__["_message_id"] = f"{round}-{message.metadata.dst_node_id}"
         return messages
 

@@ -3,9 +3,10 @@
 ``cohort bench population [--sizes 1e4,1e5,1e6] [--names forecast,...] [--path grid|simulator] [--json]``
 
 K = 100 clients train in a round. In round 1 all clients are available. In each later round about half of the
-clients are available, and a tenth of all clients come or go (a Markov chain). The training is almost free: in
-the simulator, a client takes one or two steps on its only sample, which has eight features; on the Grid, a
-client returns the model with one number changed. So the table shows the cost of everything else.
+clients are available. From round 3 on, about a tenth of all clients come or go in each round (a Markov
+chain). The training is almost free: in the simulator, a client takes one or two steps on its only sample,
+which has eight features; on the Grid, a client returns the model with one number changed. So the table shows
+the cost of everything else.
 
 - ``simulator``: `simulation.simulator.Simulator`. Its clients are rows of arrays.
 - ``grid``: `strategies.SelectionStrategy` on the in-process Grid. The clients are nodes, whose status the
@@ -144,7 +145,7 @@ def _recording(selector: str, rounds: int, folder: Path) -> Recording:
 
 
 class _Changing(Markov):
-    """All clients are registered and available in round 1. In each later round, a tenth come or go."""
+    """Round 1 has all clients, so that all are registered; each later round has those of a Markov chain."""
 
     def __init__(self, num_clients: int) -> None:
         super().__init__(num_clients, rates=0.5, memory=MEMORY)

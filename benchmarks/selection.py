@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 
 
 class TextbookOSMD:
-    """Adaptive-OSMD as printed in its paper (Zhao et al.): each expert has the probabilities of all clients.
+    """Adaptive-OSMD as printed in its paper (Zhao et al.): each expert has a dense array of probabilities.
 
     The distributions are projected with the paper's Algorithm 2, which sorts all weights, and the clients are
     drawn with NumPy's ``choice``.

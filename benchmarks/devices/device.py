@@ -142,7 +142,7 @@ class Device:
         self._metadata: tuple[tuple[str, str | bytes], ...] = ()
         self._runs: set[int] = set()  # the runs whose app the device has fetched
         self._node = Node()
-        self._last_message = 0.0  # time.monotonic(), s
+        self._last_message = 0.0  # when the last message came, by time.monotonic(), s
 
     async def live(self) -> None:
         """Come online and serve messages until this task is cancelled; then leave without a sign."""

@@ -112,7 +112,7 @@ def kept(results: Mapping[str, Result]) -> list[Kept]:
 def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
     """Draw random seeds of recorded experiments, which together took at most `budget` CPU seconds.
 
-    Experiments whose data file is not in the folder `data` are left out.
+    Experiments whose file of samples is not in the folder `data` are left out.
     """
     seeds = [
         Seed(each.name, number, seconds)
@@ -148,7 +148,7 @@ def rerun(seeds: Sequence[tuple[Recorded, int]], data: Path | None) -> list[Reru
     seeds : sequence of (Recorded, int)
         Results, and one of the seeds of each.
     data : Path or None
-        Folder with the data files that experiments need.
+        Folder with the files of samples that experiments read.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for position, (result, _) in enumerate(seeds):

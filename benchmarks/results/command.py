@@ -90,7 +90,8 @@ def check(seed: int | None, budget: float, data: Path | None) -> None:
     budget : float
         The seeds of the sample took at most this many CPU seconds together when they were recorded.
     data : Path or None
-        Folder with the data files that experiments need. Experiments without their data are not sampled.
+        Folder with the files of samples that experiments read. Experiments whose file is missing are left out
+        of the sample.
 
     Raises
     ------

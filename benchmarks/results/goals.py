@@ -19,7 +19,8 @@ NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
 The ServerApp holds the model, the sum and a reply; the ClientApp holds the trained model.
 """
 NOT_OURS = ("availability", "choose: selection", "nodes (Flower's part)")
-"""Parts of a round that a goal leaves out: simulated clients, a paper's algorithm or Flower causes them."""
+"""Parts of a round that a goal leaves out, since simulated clients, a paper's algorithm or Flower cause
+them."""
 
 
 class Goal(NamedTuple):

@@ -9,7 +9,7 @@ with the fewest samples and the smallest loss. In some settings a client is avai
 All seconds are simulated. A method (a selector and a way to wait for clients, see `federation.METHODS`)
 trains until `BUDGET` seconds have passed.
 
-All selectors have their default settings, except Oort. Its pacer sets the duration above which a client is
+All selectors have their default settings, except Oort. Oort's pacer sets the duration above which a client is
 penalised. Here, a step of the pacer covers 5 % of the clients, as in Oort's published code. (With the paper's
 step, nobody is penalised among so few clients.) The buffered methods keep as many clients busy as a round of
 the other methods selects, and take a step after half as many arrivals.
