@@ -14,7 +14,7 @@ of these draws and of the drawn clients' norms is studied as `cohort advise` stu
 
 The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
 of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's two variances, each relative
-to uniform sampling. Each seed runs in a process of its own.
+to uniform sampling. The seeds are divided among ``--jobs`` processes.
 """
 
 import json

@@ -12,8 +12,8 @@ which have independent draws. b gets the sign of the inner product, so an unbias
 around 0, of both signs.
 
 The sum of the weights varies between buffered rounds, and a staleness factor makes the sum smaller. Both
-change only the length of the server's step. So the weights are first divided by the mean over the rounds of
-their sum.
+change only the length of the server's step. So the weights are first divided by the mean of this sum over
+the rounds.
 
 The selector learns from each of the first `LEARNING_ROUNDS` rounds, which are not measured, and from every
 n-th round later (n is the argument `every` of `bias`). A large n makes rounds fast, and leaves an unbiased
