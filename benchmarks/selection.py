@@ -118,10 +118,11 @@ class TextbookOSMD:
 class ListScheduler:
     """Utility-based selection over a dict of clients, as in Oort's published scheduler (Lai et al. 2021).
 
-    In each round a Python loop scores every client that was selected before: its statistical utility, clipped
-    at a quantile, plus a bonus that depends on the round in which it was last selected. The scores are
-    sorted, and some clients are drawn among those with nearly the best scores. The other clients of the round
-    are drawn among the clients that were never selected, in proportion to their data sizes.
+    In each round a Python loop scores every client that was selected before. The score is the client's
+    utility (norm times data size), clipped at a quantile and scaled, plus a bonus that depends on the round
+    in which the client was last selected. The scores are sorted, and some clients are drawn among those with
+    nearly the best scores. The other clients of the round are drawn among the clients that were never
+    selected, in proportion to their data sizes.
     """
 
     def __init__(self, sizes: Floats, rng: np.random.Generator) -> None:

@@ -8,11 +8,11 @@ authentication and a database. Every round sends a TRAIN message to each node. O
 
 The measured time is the CPU time of all processes of the federation in the measured rounds, including the
 time that the processes use while they wait. The processes are the SuperLink, the ServerApp, the SuperNodes,
-the processes that are forked or started for the messages (also those that have ended), the fork server and
-the app servers. The CPU time is read from each process's CPU clock, and, for children that have ended, from
-cutime and cstime in ``/proc/PID/stat`` (Linux). Two rounds run before the measurement; in the first of them,
-the nodes fetch the app. The CPU time of the app's handlers, which the app measures itself, is subtracted. The
-result is divided by the number of messages.
+the processes that are forked or started for the messages (including processes that have ended), the fork
+server and the app servers. The CPU time is read from each process's CPU clock, and, for children that have
+ended, from cutime and cstime in ``/proc/PID/stat`` (Linux). Two rounds run before the measurement; in the
+first of them, the nodes fetch the app. The CPU time of the app's handlers, which the app measures itself, is
+subtracted. The result is divided by the number of messages.
 """
 
 from __future__ import annotations
