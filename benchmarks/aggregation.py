@@ -45,7 +45,7 @@ class Side(NamedTuple):
 
 
 FLOWER = "Flower's FedAvg"
-DIFFERENCE = 0.01  # standard deviation of an update's numbers; those of the global model w_t have 1
+DIFFERENCE = 0.01  # standard deviation of an update's numbers; that of the global model's numbers is 1
 
 
 class Row(NamedTuple):
@@ -108,11 +108,11 @@ def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
     """
     polling = Polling(ask_status=False)
     strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, polling=polling)
-    grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # sends no message
+    grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # never sends
 
     def ask(round: int) -> list[Message]:
         messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))
-        for message in messages:  # a grid that sends messages gives them ids
+        for message in messages:  # a grid gives such ids to the messages that it sends
             message.metadata.__dict__["_message_id"] = f"{round}-{message.metadata.dst_node_id}"
         return messages
 
@@ -120,7 +120,7 @@ def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
 
 
 def answers(asked: Sequence[Message], payloads: Sequence[ArrayRecord]) -> list[Message]:
-    """Return a reply to each message in `asked`. Client n sends payload n modulo the number of payloads."""
+    """Return a reply to each message in `asked`; node n sends payload n modulo the number of payloads."""
     metrics = MetricRecord({"num-examples": 1, "train-loss": 1.0})
     replies = []
     for message in asked:

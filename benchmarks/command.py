@@ -119,7 +119,8 @@ def selectors(
 ) -> None:
     """Run the experiments that are about selection alone.
 
-    These train no neural networks: they are streams of norms, toys and convex problems.
+    These experiments train no neural networks. They select for given streams of norms, in toy problems, and
+    in convex problems.
     """
     from benchmarks.experiments import SELECTION
     from benchmarks.experiments.command import list_experiments, run_experiments
@@ -156,7 +157,7 @@ def results(
 ) -> None:
     """Write, check or renew the recorded results in results/.
 
-    EXPERIMENTS name the outdated results to renew: by default, all that are outdated.
+    EXPERIMENTS are the outdated results to renew: by default, all outdated results.
     """
     from benchmarks.results import command
 
@@ -486,7 +487,7 @@ def advice(
 
 
 def _names(option: str, text: str, known: Collection[str]) -> list[str]:
-    """Return the names in a text with commas; if one is not known, end the command."""
+    """Return the names in ``text``, which commas separate; if a name is not in ``known``, end the command."""
     names = text.split(",")
     for name in names:
         if name not in known:
@@ -495,7 +496,10 @@ def _names(option: str, text: str, known: Collection[str]) -> list[str]:
 
 
 def _numbers(option: str, text: str, low: float) -> list[float]:
-    """Return the numbers in a text with commas; if one is not finite or below ``low``, end the command."""
+    """Return the numbers in ``text``, which commas separate.
+
+    If ``text`` holds something else, or a number that is not finite or is below ``low``, end the command.
+    """
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:

@@ -7,12 +7,13 @@ The disturbed federation runs on a cluster of processes, as `cohort up` starts i
 client fails in a round with probability 30 %: it raises an exception, dies, or replies too late. The
 ServerApp is killed with SIGKILL at random moments, and resumed each time.
 
-The undisturbed federation consists of the honest clients alone, with the same samples. It runs in one process
-without a network, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
+The undisturbed federation consists of the honest clients alone, each with the same samples as in the
+disturbed federation. It runs in one process without a network, which gives the same numbers as a cluster
+(`tests/federation/test_federation.py`).
 
-Two columns of the table show the disturbed minus the undisturbed test accuracy, in percentage points:
-"difference" at the end, and "last tenth" as means over the last tenth of the rounds, which vary less between
-seeds.
+Two columns of the table show the test accuracy of the disturbed federation minus that of the undisturbed
+federation, in percentage points. "difference" compares the accuracies after the last round. "last tenth"
+compares the mean accuracies over the last tenth of the rounds, which vary less between seeds.
 """
 
 import json
@@ -48,7 +49,7 @@ ROUND_LIMIT = 60.0  # seconds that a round may take on average, kills and resume
 
 
 def faulty_app(folder: Path) -> Path:
-    """Copy this repository's app to a folder, replace its ClientApp by the faulty one, return the folder."""
+    """Copy this repository's app to a folder, with `faulty` as the copy's ClientApp; return the folder."""
     copy_app(app_folder(), folder, folder)
     shutil.copyfile(faulty.__file__, folder / "client" / "faulty.py")  # Flower ships client/ to every node
     project = folder / "pyproject.toml"
@@ -61,7 +62,7 @@ def faulty_app(folder: Path) -> Path:
 
 
 def overrides(clients: int, seed: int, file: Path) -> Path:
-    """Write the overrides file, which declares each client's number of samples; return its path."""
+    """Write the overrides file, which declares each client's number of samples; return the file's path."""
     task = tasks.create("digits")
     sizes = {f"client-{m:02d}": len(task.client_data(m, clients, seed)) for m in range(clients)}
     file.write_text(json.dumps(sizes))
@@ -69,7 +70,10 @@ def overrides(clients: int, seed: int, file: Path) -> Path:
 
 
 def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) -> dict[str, Any]:
-    """Return the run config that both federations share; `folder` is the output folder."""
+    """Return the run config of the disturbed federation; `folder` is the output folder.
+
+    The undisturbed federation changes only the number of clients and the output folder.
+    """
     return {
         "selector": selector,
         "num-clients": clients,
@@ -90,7 +94,7 @@ def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list
     Raises
     ------
     RuntimeError
-        If a run of the app ends before its ServerApp is killed.
+        If the ServerApp ends before it is killed.
     """
     folder = Path(config["output-dir"])
     chance = random.Random(config["seed"])
@@ -132,7 +136,7 @@ def accuracies(lines: list[dict[str, Any]]) -> list[float]:
     Raises
     ------
     RuntimeError
-        If the history has no end.
+        If the last line of the history is not the line of the end.
     """
     if lines[-1]["type"] != "end":
         raise RuntimeError(f"the run did not end: {lines[-1]}")

@@ -1,7 +1,7 @@
-"""Which clients of `benchmarks.disturbed` fail or lie, and how: its ClientApp.
+"""The ClientApp of `benchmarks.disturbed`: which clients fail or lie, and how.
 
-Whether a client fails is a function of (the run's seed, round, partition), so runs with the same seed have
-the same faults.
+Whether and how a client fails in a round is a function of the run's seed, the round and the client's
+partition, so runs with the same seed have the same faults.
 """
 
 import os
@@ -65,8 +65,8 @@ def _fail(how: str) -> None:
 def _lie(kind: str, message: Message, content: RecordDict) -> None:
     """Turn the content of an honest reply to `message` into a lie.
 
-    The reported numbers grow by the factor `LIE`. With ``kind="flip"`` the update is multiplied by -LIE. With
-    ``kind="garbage"`` the model is all NaN.
+    The reported number of samples and the reported losses are multiplied by `LIE`. With ``kind="flip"`` the
+    update is multiplied by -LIE. With ``kind="garbage"`` the model is all NaN.
     """
     metrics = content.metric_records["metrics"]
     exaggerated = {

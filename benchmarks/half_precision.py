@@ -2,10 +2,10 @@
 
 ``cohort bench half-precision [--tasks digits,mnist,mnist-mlp] [--seeds 10] [--data FOLDER] [--json]``
 
-Each federation of `TASKS` trains twice with each seed: with `wire` = "float32", and with "float16". Both runs
-have the same clients, samples, draws and batches. The ServerApp and the ClientApp of this project run in one
-process, on the in-process Grid. The table has the mean over the seeds, and Student's 95 % interval of the
-difference between the two runs of a seed.
+Each federation of `TASKS` trains twice with each seed: once with the setting `wire` = "float32", and once
+with "float16". Both runs have the same clients, samples, draws and batches. The ServerApp and the ClientApp
+of this project run in one process, on the in-process Grid. The table has means over the seeds, and Student's
+95 % intervals of the differences between the two runs of a seed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WIRES = ("float32", "float16")
 
 
 class Row(NamedTuple):
-    """The two trainings with a task and a seed."""
+    """The results of the two runs of a task with a seed."""
 
     task: str
     seed: int
@@ -100,7 +100,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def _interval(differences: Sequence[float], form: str) -> str:
-    """Return the mean, and Student's 95 % interval."""
+    """Return the mean and, if there is more than one difference, Student's 95 % interval, as text."""
     from scipy.stats import t
 
     mean, count = statistics.fmean(differences), len(differences)

@@ -4,8 +4,9 @@
 
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
-the device. The simulator copies mini-batches to the device, and the updates back (of a large model: their
-sum), since selectors and server strategies are in NumPy. Both engines compute in float32 without TF32.
+the device. The simulator copies mini-batches to the device. It copies the updates back, or for a large model
+only their sum, since selectors and server strategies are in NumPy. Both engines compute in float32 without
+TF32.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Row(NamedTuple):
 
 
 def federation(case: Case) -> FederatedData:
-    """Return noise with random labels: (M samples, 784) numbers in [0, 1)."""
+    """Return a federation of noise with random labels: every sample is 784 random numbers in [0, 1)."""
     random, count = np.random.default_rng(0), case.num_clients * case.samples
     return FederatedData(
         random.random((count, 784), np.float32),

@@ -1,8 +1,10 @@
 """A Flower app whose clients do not train; the benchmarks of rounds, of messages and of large models copy it.
 
-The ServerApp waits for a file ``turn-N.json`` with a number of rounds, runs these rounds, writes the seconds
-of each to ``done-N.json``, and waits for the file of the next turn. A client may report the CPU seconds of
-its handler as the metric ``cpu``; ``done-N.json`` also has the sum of these seconds over the turn.
+The rounds come in turns N = 1, 2, and so on. In each turn, the ServerApp waits for the file ``turn-N.json``.
+The file says how many rounds the turn has, whether each of them first polls all clients, and whether the turn
+is the last. The ServerApp runs these rounds, and writes the seconds of each round to ``done-N.json``. A
+client may report the CPU seconds of its handler as the metric ``cpu``; ``done-N.json`` also has the sum of
+these seconds over the turn.
 """
 
 import json
@@ -38,14 +40,14 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds of each turn."""
+    """Run the turns, with a first model of `NUM_PARAMETERS` zeros."""
     run_turns(grid, context, ArrayRecord([np.zeros(NUM_PARAMETERS, np.float32)]))
 
 
 def run_turns(grid: Grid, context: Context, arrays: ArrayRecord) -> None:
-    """Run the rounds of each turn, with the same calls as `Strategy.start` of Flower.
+    """Run the turns that the module's docstring describes, until a turn is the last.
 
-    `arrays` is the first model.
+    A round makes the same calls as a round in `Strategy.start` of Flower. `arrays` is the first model.
     """
     folder = Path(str(context.run_config["folder"]))
     num_nodes, per_round = int(context.run_config["nodes"]), int(context.run_config["per-round"])

@@ -76,7 +76,7 @@ class Federation:
         self.target: Floats = self.sizes @ self.updates / self.sizes.sum()
 
     def answer(self, selection: Selection) -> tuple[Bools, float]:
-        """Return which of the S selected clients are the first K to reply (S,), and the time of reply K."""
+        """Return which of the S selected clients are the first K to reply, and the time of reply K."""
         noise = JITTER * self.rng.standard_normal(selection.clients.size)
         times = np.exp(self.log_times[selection.clients] + noise)
         last = np.sort(times)[min(K, times.size) - 1]

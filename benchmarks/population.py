@@ -3,17 +3,18 @@
 ``cohort bench population [--sizes 1e4,1e5,1e6] [--names forecast,...] [--path grid|simulator] [--json]``
 
 K = 100 clients train in a round. In round 1 all clients are available. In each later round about half of the
-clients are available, and a tenth of all clients come or go (a Markov chain). The training is almost free: a
-client returns its model with one number changed, or, in the simulator, takes one step on one sample of eight
-features. So the table shows the cost of everything else.
+clients are available. From round 3 on, about a tenth of all clients come or go in each round (a Markov
+chain). The training is almost free: in the simulator, a client takes one or two steps on its only sample,
+which has eight features; on the Grid, a client returns the model with one number changed. So the table shows
+the cost of everything else.
 
 - ``simulator``: `simulation.simulator.Simulator`. Its clients are rows of arrays.
 - ``grid``: `strategies.SelectionStrategy` on the in-process Grid. The clients are nodes, whose status the
-  server does not ask. The row "nodes" is the time in which the Grid lists the nodes, as Flower's SuperLink
-  does; a strategy has no other way to learn which nodes are online.
+  server does not ask. The row "nodes (Flower's part)" is the time in which the Grid lists the nodes, as
+  Flower's SuperLink does; a strategy has no other way to learn which nodes are online.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
-in a process of its own. The times are CPU time, the median over the rounds, without round 1. A part does not
+in a process of its own. The times are medians of the CPU times of all rounds but round 1. A part does not
 include the time of other parts that it calls.
 """
 
@@ -144,7 +145,7 @@ def _recording(selector: str, rounds: int, folder: Path) -> Recording:
 
 
 class _Changing(Markov):
-    """All clients are registered and available in round 1. In each later round, a tenth come or go."""
+    """Round 1 has all clients, so that all are registered; each later round has those of a Markov chain."""
 
     def __init__(self, num_clients: int) -> None:
         super().__init__(num_clients, rates=0.5, memory=MEMORY)
@@ -156,7 +157,10 @@ class _Changing(Markov):
 def _simulator(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds in the simulator, and calls its argument after each."""
+    """Return a function that runs the rounds in the simulator.
+
+    The argument of the returned function is called after each round.
+    """
     parts.measure("training", Softmax, "train", "losses")
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=m)
@@ -191,7 +195,10 @@ def _simulator(
 def _grid(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
+    """Return a function that runs the rounds on the in-process Grid.
+
+    The argument of the returned function is called after each round.
+    """
     parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")
@@ -259,7 +266,7 @@ def run(sizes: Sequence[int], names: Sequence[str], paths: Sequence[str], rounds
     names : sequence of str
         The selectors.
     paths : sequence of str
-        Of `PATHS`.
+        Some of `PATHS`.
     rounds : int
         Number of measured rounds, >= 1.
     as_json : bool

@@ -60,9 +60,10 @@ class Cell(NamedTuple):
 
 
 class TextbookOSMD:
-    """Adaptive-OSMD as printed in its paper (Zhao et al.): E dense distributions over all clients.
+    """Adaptive-OSMD as printed in its paper (Zhao et al.): each expert has a dense array of probabilities.
 
-    It projects with Algorithm 2, which sorts all weights, and draws with NumPy's ``choice``.
+    The distributions are projected with the paper's Algorithm 2, which sorts all weights, and the clients are
+    drawn with NumPy's ``choice``.
     """
 
     def __init__(
@@ -100,10 +101,10 @@ class TextbookOSMD:
         self.theta /= self.theta.sum()
 
     def project(self, weights: Floats) -> Floats:
-        """Return the projection of weights (M,) onto the probabilities >= alpha/M, by Algorithm 2.
+        """Return the projection of weights (M,) onto the distributions with all probabilities >= alpha/M.
 
-        In ascending order of the weights, the clients before rank m* get the floor alpha/M. Rank m* is the
-        first rank whose projected weight is above the floor.
+        This is Algorithm 2 of the paper. In ascending order of the weights, ``first`` is the first rank whose
+        projected weight is above the floor alpha/M. The clients before this rank get the floor.
         """
         m = weights.size
         ascending = np.sort(weights)
@@ -117,10 +118,11 @@ class TextbookOSMD:
 class ListScheduler:
     """Utility-based selection over a dict of clients, as in Oort's published scheduler (Lai et al. 2021).
 
-    In each round a Python loop scores every client that was selected before: its statistical utility, clipped
-    at a quantile, plus a bonus that depends on the round in which it was last selected. The scores are
-    sorted, and some clients are drawn among those with nearly the best scores. The other clients of the round
-    are drawn among the clients that were never selected, in proportion to their data sizes.
+    In each round a Python loop scores every client that was selected before. The score is the client's
+    utility (norm times data size), clipped at a quantile and scaled, plus a bonus that depends on the round
+    in which the client was last selected. The scores are sorted, and some clients are drawn among those with
+    nearly the best scores. The other clients of the round are drawn among the clients that were never
+    selected, in proportion to their data sizes.
     """
 
     def __init__(self, sizes: Floats, rng: np.random.Generator) -> None:
@@ -169,7 +171,10 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return a function that creates a peer and returns a function: round to play -> CPU seconds."""
+    """Return a function that creates a peer, and returns a function that plays a round.
+
+    The latter takes the number of the round, and returns the CPU seconds of the peer.
+    """
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -191,7 +196,9 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 def ours(
     name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
 ) -> Callable[[int], float]:
-    """Return a function that plays a round of one of this project's selectors and returns its CPU seconds.
+    """Create one of this project's selectors; return a function that plays a round.
+
+    The function takes the number of the round, and returns the CPU seconds of the selector.
 
     Parameters
     ----------
@@ -225,7 +232,7 @@ def ours(
             start = time.process_time()
             invitation = selector.invitation(round, candidates, reports)
             seconds += time.process_time() - start
-            if invitation is not None:  # clients make these draws, so their time does not count
+            if invitation is not None:  # the time of these draws does not count: clients make them
                 chances = invitation.rates[invitation.versions, reports["group"].astype(np.int64)]
                 reports["accepts"] = (rng.random(candidates.size) < chances).astype(np.float64)
             answers = {"candidates": candidates, "reports": reports}
@@ -300,7 +307,8 @@ def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float,
         Selectors and peers to measure. If it is empty, all are measured.
     every : bool
         Whether to measure every selector in every scenario that is possible for it. Otherwise, this is done
-        for the selectors in `IN_ALL_SCENARIOS`, and the others are measured with all clients available only.
+        for the selectors in `IN_ALL_SCENARIOS`, and the others are measured only in the scenario in which all
+        clients are available.
     seconds : float
         Approximate CPU seconds of each cell.
     as_json : bool

@@ -2,17 +2,19 @@
 
 ``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
 
-A selector plays each stream of `benchmarks.experiments.forecast.streams`. The log of its draws and of the
-drawn norms is studied as `cohort advise` studies a run.
+Each selector in `LOGS` draws clients from each stream of `benchmarks.experiments.forecast.streams`. The log
+of these draws and of the drawn clients' norms is studied as `cohort advise` studies the history of a run.
 
-- An interval is right if it contains the variance under the replayed probabilities, relative to uniform
-  sampling, as computed from the norms of all clients. 95 % of the intervals should be right.
+- An interval estimates the variance under the probabilities of a replayed selector, relative to uniform
+  sampling. The interval is right if it contains the true value, which is computed from the norms of all
+  clients. 95 % of the intervals should be right.
 - Advice is right if the advised selector's variance is at most 5 % above the smallest variance. For these
   variances, each selector draws for itself on the same stream. If no selector is advised, the advice is
   neither right nor wrong.
 
 The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
-of ``|log(replayed / own)|``. Each seed runs in a process of its own.
+of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's two variances, each relative
+to uniform sampling. The seeds are divided among ``--jobs`` processes.
 """
 
 import json
@@ -81,7 +83,7 @@ def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
 
 
 def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:
-    """Let each selector draw for itself, and return its sum over rounds and clients of a_m / q_m.
+    """Let each selector draw for itself; return for each the sum over rounds and clients of a_m / q_m.
 
     In a round, a_m is (λ_m times the norm of client m)², and q_m is the selector's probability of client m.
     """
@@ -99,7 +101,9 @@ def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, floa
 
 
 def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
-    """Draw a log of a stream; return its evidence, and (S,) the true variances under replayed probabilities.
+    """Let the selector ``log`` draw from a stream; return the evidence of its log, and true variances.
+
+    The true variances (S,) are those under the probabilities of the replayed selectors.
 
     S is the number of selectors in `STUDIED`. The variances are relative to uniform sampling.
     """
@@ -144,7 +148,7 @@ def play(setting: Setting, seed: int) -> list[Case]:
 
 
 def table(cases: Sequence[Case], log: str) -> str:
-    """Return the table of a log."""
+    """Return the Markdown table of the logs that one selector drew."""
     names = [name for name in STUDIED if name != BASELINE]
     lines = [
         "| stream | " + " | ".join(names) + " | right | cannot tell | wrong |",

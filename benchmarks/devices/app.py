@@ -1,6 +1,6 @@
-"""The Flower app of `benchmarks.devices`. The benchmark copies this file and submits it.
+"""The Flower app of `benchmarks.devices`, which copies this file into an app's folder and submits it.
 
-The ServerApp runs Cohort's strategy and appends a JSON line to a file after each round. Its ClientApp is
+The ServerApp runs Cohort's strategy and appends a JSON line to a file after each round. The ClientApp is
 never called, because the devices are simulated.
 """
 
@@ -22,7 +22,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds; each waits for every reply."""
+    """Run the rounds; each waits for every reply, for the seconds of the setting `limit` at most."""
     settings = context.run_config
     file = Path(str(settings["lines"]))
     began = time.monotonic()

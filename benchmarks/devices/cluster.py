@@ -19,8 +19,10 @@ from deploy.processes.ports import LOOPBACK
 if TYPE_CHECKING:
     from pathlib import Path
 
-ONLINE = 0.25  # s for each device, see START
-START = 120.0  # s, plus ONLINE s for each device: limit for registering all keys, and for all to come online
+# All keys must be registered within START + ONLINE · (number of devices) seconds, and all devices must then
+# come online within as many seconds again.
+ONLINE = 0.25
+START = 120.0
 
 
 class DeviceCluster(LocalCluster):
@@ -37,7 +39,7 @@ class DeviceCluster(LocalCluster):
     processes : int
         The number of processes of the load generator.
     delay, leaves, away : float
-        As in `load.Settings`; `leaves` counts the devices of all processes together.
+        As in `load.Settings`, but `leaves` is the number for all processes together.
 
     Raises
     ------
@@ -66,7 +68,7 @@ class DeviceCluster(LocalCluster):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What happened to the messages of all devices, see `load.Settings.counts`."""
+        """What happened to the devices and their messages, by name; see `load.Settings.counts`."""
         total: dict[str, int] = {}
         for file in self._counts:
             for name, count in json.loads(file.read_text()).items() if file.exists() else ():
@@ -74,7 +76,7 @@ class DeviceCluster(LocalCluster):
         return total
 
     def check(self) -> list[str]:
-        """Raise EngineError if the SuperLink or a load generator has ended. Return an empty list."""
+        """Raise EngineError if the SuperLink or a load generator has ended; else return an empty list."""
         self._require_superlink()
         for process in self.loads:
             if process.returncode is not None:

@@ -1,9 +1,10 @@
 """A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
 
-A device has its own key and its own TLS connection. It always has a heartbeat and a request for messages
-under way. It fetches the objects of a message, waits, and sends a model of the same size back. Many devices
-run in one process, on one event loop. Two things are cheaper than on a real device: a device signs once a
-minute (the server checks each request), and the devices of a process share the decoded model of a round.
+A device has its own key and its own TLS connection. A heartbeat is always under way, and a request for
+messages whenever the device has no message. The device fetches the objects of a message, waits, and sends a
+model of the same size back. Many devices run in one process, on one event loop. Two things are cheaper than
+on a real device: a device makes a new signature only once a minute (the server checks the signature of each
+request), and the devices of a process share the decoded model of a round.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ PATIENCE = 120.0  # s of failures, after which a request is given up
 LARGEST = -1  # gRPC: no limit of the size of an answer
 KEPT = 2  # decoded models in the cache
 EXAMPLES = 100  # samples that each device claims to hold
-CHANGE = 1e-4  # added to each number of a model. The updates of all devices point in the same direction
+CHANGE = 1e-4  # added to each number of a model, so all devices' updates have almost the same direction
 
 
 class Load:
@@ -94,7 +95,7 @@ class Load:
         self._models: OrderedDict[str, dict[str, np.ndarray[Any, Any]]] = OrderedDict()
 
     def model(self, contents: dict[str, bytes]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Return the decoded arrays of a message, None if the message has none. They must not be changed.
+        """Return the decoded arrays of a message, None if the message has none. Callers must not change them.
 
         Parameters
         ----------
@@ -141,7 +142,7 @@ class Device:
         self._metadata: tuple[tuple[str, str | bytes], ...] = ()
         self._runs: set[int] = set()  # the runs whose app the device has fetched
         self._node = Node()
-        self._last_message = 0.0  # time.monotonic(), s
+        self._last_message = 0.0  # when the last message came, by time.monotonic(), s
 
     async def live(self) -> None:
         """Come online and serve messages until this task is cancelled; then leave without a sign."""
@@ -277,7 +278,10 @@ class Device:
         timeout: float | None = None,
         extra: tuple[tuple[str, str], ...] = (),
     ) -> Any:
-        """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer."""
+        """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer.
+
+        An error with the status UNAUTHENTICATED is raised at once.
+        """
         until = time.monotonic() + PATIENCE
         while True:
             try:

@@ -1,7 +1,7 @@
 """The program of the load generator: many simulated devices in one process, which come and go.
 
-``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until SIGTERM,
-and writes the file `counts` every second.
+``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), and runs the devices until
+SIGTERM. Every second, it writes the file that `Settings.counts` names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from benchmarks.devices.device import Device, Load
 from deploy.processes.file_limit import raise_file_limit
 
-AT_ONCE = 32  # devices that connect at the same time; the gate limits the bytes of strangers
+AT_ONCE = 32  # at most this many devices connect at a time, since the gate limits the bytes of strangers
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settings:
     authority : str
         The file of the certificate of the authority that signed the server's certificate.
     keys : list of str
-        The files of the devices' private keys. A device has the name of its file.
+        The files of the devices' private keys. The name of a device is the name of its key's file.
     delay : float
         Seconds between the arrival of a message and its reply, >= 0.
     leaves : float
@@ -43,7 +43,7 @@ class Settings:
     away : float
         Seconds until a device that left comes back, >= 0.
     counts : str
-        The file for `Load.counts`, and for "online", the number of devices that are online.
+        The file that gets `Load.counts` and, as "online", the number of devices that are online.
     """
 
     address: str
@@ -92,9 +92,10 @@ async def come_and_go(devices: list[Device], leaves: float, away: float, seed: i
     away : float
         Seconds until a device that left comes back.
     seed : int
-        The seed of the choice of devices.
+        The seed of the random choice of which devices leave, and when.
     load : Load
-        The counts. A device that fails is counted under "died", and comes back.
+        Its `counts` are updated: "left" is the number of times that a device left. "died" is the number of
+        times that a device failed; such a device comes back, too.
     """
     random = np.random.default_rng(seed)
 

@@ -66,13 +66,13 @@ class Settings(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The CPU time that the SuperLink and the load generators have used; the SuperLink's resources now."""
+    """What the SuperLink and the load generators use, at one moment."""
 
     cpu: float  # CPU seconds of the SuperLink since its start
     load_cpu: float  # CPU seconds of the load generators since their start
     files: int  # open files of the SuperLink
-    threads: int
-    memory: int  # resident, kB
+    threads: int  # of the SuperLink
+    memory: int  # resident memory of the SuperLink, kB
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -82,14 +82,14 @@ def measure(settings: Settings) -> dict[str, Any]:
     -------
     dict of str to number, or to dict
         ``round_s``: the median seconds of a round; ``round_max_s``: the longest; ``first_round_s``: round 1;
-        ``online_s``: until all devices were online; ``superlink_cpu_s_per_round``,
+        ``online_s``: the seconds until all devices were online; ``superlink_cpu_s_per_round``,
         ``serverapp_cpu_s_per_round``, ``load_cpu_s_per_round``: CPU seconds; ``superlink_mb``: the largest
         resident memory of the SuperLink in MB; ``superlink_mb_begin``, ``superlink_mb_end``: its memory after
-        round 1 and the last round; ``files``, ``threads``: the largest numbers of the SuperLink;
-        ``load_average``: of the machine in the last minute, before round 1 and after the last round;
-        ``lost``: replies that did not come within `LIMIT`; ``away``: replies that are errors because the
-        device had left; ``refused``: other replies that were not used; ``failures``: some of the reasons;
-        ``counts``: see `device.Load`.
+        round 1 and after the last round; ``files``, ``threads``: the largest numbers of open files and of
+        threads of the SuperLink; ``load_average``: the machine's load average over a minute, before round 1
+        and after the last round; ``lost``: replies that did not come within `LIMIT`; ``away``: replies that
+        are errors because the device had left; ``refused``: other replies that were not used; ``failures``:
+        some of the reasons; ``counts``: see `device.Load`.
 
     Raises
     ------

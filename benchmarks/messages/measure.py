@@ -6,12 +6,13 @@ Two apps are measured: ``numpy`` trains a softmax regression (`numpy_app`), and 
 Flower's quickstart-pytorch (`torch_app`). Each runs on a federation of this machine, with TLS, node
 authentication and a database. Every round sends a TRAIN message to each node. One federation runs at a time.
 
-The measured time is the CPU time of all processes of the federation in the measured rounds, including what
-they use while they wait: the SuperLink, the ServerApp, the SuperNodes, the processes that are forked or
-started for the messages (also those that have ended), the fork server and the app servers. It is the sum of
-the processes' CPU clocks, and of cutime and cstime in ``/proc/PID/stat`` (Linux). Two rounds run before the
-measurement; in the first of them, the nodes fetch the app. The CPU time of the app's handlers, which the app
-measures itself, is subtracted. The result is divided by the number of messages.
+The measured time is the CPU time of all processes of the federation in the measured rounds, including the
+time that the processes use while they wait. The processes are the SuperLink, the ServerApp, the SuperNodes,
+the processes that are forked or started for the messages (including processes that have ended), the fork
+server and the app servers. The CPU time is read from each process's CPU clock, and, for children that have
+ended, from cutime and cstime in ``/proc/PID/stat`` (Linux). Two rounds run before the measurement; in the
+first of them, the nodes fetch the app. The CPU time of the app's handlers, which the app measures itself, is
+subtracted. The result is divided by the number of messages.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 APPS = ("numpy", "torch")
 PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}
-SETTLE = 1.0  # seconds before and after the measured rounds, in which processes end
+SETTLE = 1.0  # s, a pause before and after the measured rounds, in which processes of old messages end
 
 
 class Cost(NamedTuple):

@@ -35,6 +35,6 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds of each turn."""
+    """Run the rounds that the benchmark asks for, turn by turn (see `benchmarks.noop`)."""
     shapes = (FEATURES, CLASSES), (CLASSES,)
     noop.run_turns(grid, context, ArrayRecord([np.zeros(shape, np.float32) for shape in shapes]))

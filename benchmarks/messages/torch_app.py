@@ -50,5 +50,5 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds of each turn."""
+    """Run the rounds that the benchmark asks for, turn by turn (see `benchmarks.noop`)."""
     noop.run_turns(grid, context, ArrayRecord(network().state_dict()))

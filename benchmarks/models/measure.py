@@ -52,8 +52,8 @@ BLOCK = 1 << 20  # bytes of a write to the loopback
 class Cost(NamedTuple):
     """The cost of a round."""
 
-    seconds: float  # the median duration
-    cpu: float  # CPU seconds of all programs, a mean
+    seconds: float  # the median duration of the rounds
+    cpu: float  # CPU seconds of all programs, the mean over the rounds
     loopback: float  # seconds that the same bytes take through the loopback
     copies: dict[str, float]  # program -> the largest growth of one process, in sizes of the model
 

@@ -3,8 +3,8 @@
 The folder ``results/`` at the root of this repository has one JSON file for each experiment or benchmark:
 
 - A **recorded** file has the command, the commit, the digest of all sources that the experiment imports
-  (comments and docstrings left out), the digest of its data, the date, the machine, and the value of each
-  cell and seed.
+  (comments and docstrings left out), the digest of its data, the date, the machine, and, for each seed,
+  the value of each cell of the experiment's table.
 - A **measured** file has the output of a benchmark. It has a digest only if the benchmark's sources alone
   decide the output (`recording.REPEATABLE`).
 - A **kept** file has the text of a table from before results were recorded. It has no raw values, as its page

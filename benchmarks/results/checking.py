@@ -79,7 +79,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
 def outdated(results: Mapping[str, Result]) -> list[Recorded | Measured]:
     """Return the results whose sources have changed since they were made, the cheapest to renew first.
 
-    Results that `need_gpu` are left out.
+    The results that `need_gpu` returns are left out.
     """
     found: list[tuple[float, Recorded | Measured]] = []
     unchecked = need_gpu(results)
@@ -112,7 +112,7 @@ def kept(results: Mapping[str, Result]) -> list[Kept]:
 def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
     """Draw random seeds of recorded experiments, which together took at most `budget` CPU seconds.
 
-    Experiments whose data file is not in the folder `data` are left out.
+    Experiments whose file of samples is not in the folder `data` are left out.
     """
     seeds = [
         Seed(each.name, number, seconds)
@@ -141,14 +141,14 @@ class Rerun(NamedTuple):
 
 
 def rerun(seeds: Sequence[tuple[Recorded, int]], data: Path | None) -> list[Rerun]:
-    """Rerun seeds with the present code, each if possible with the vector instructions of the recorded seed.
+    """Rerun seeds with the present code, with the vector instructions of the recording machine if possible.
 
     Parameters
     ----------
     seeds : sequence of (Recorded, int)
         Results, and one of the seeds of each.
     data : Path or None
-        Folder with the data files that experiments need.
+        Folder with the files of samples that experiments read.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for position, (result, _) in enumerate(seeds):
@@ -208,8 +208,8 @@ def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
 def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
     """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
 
-    Returns an empty list then. If the output differs, returns a list with one text that says so, and leaves
-    the data file as it is.
+    If the output is equal, returns an empty list. If it differs, returns a list with one text that says so,
+    and leaves the data file as it is.
     """
     words = shlex.split(result.command)
     with tempfile.TemporaryDirectory() as other:
@@ -276,7 +276,8 @@ def _agree(one: Value, other: Value, tolerance: float) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return one == other or abs(one - other) <= tolerance
     # With another machine's rounding, a seed may reach a goal that it did not reach in the record, or the
-    # other way round: one of the two is then a text. None stands for a cell that is missing.
+    # other way round: one of the two is then the text "inf". None stands for NaN, or for a cell that is
+    # missing.
     return one == other or (tolerance > 0 and None not in (one, other))
 
 

@@ -47,7 +47,7 @@ class Claim:
     side : {"below", "above"}
         On which side of `limit` the effect lies if the claim holds.
     limit : float or None
-        None stands for 1 (ratio) or 0 (difference).
+        The number with which the effect is compared. None stands for 1 (ratio) or 0 (difference).
     unit : str
         Unit of a difference.
     """
@@ -131,7 +131,7 @@ def _p(claim: Claim, sample: Sequence[float]) -> float:
 
 
 def _sample(claim: Claim, result: Result | None) -> list[float]:
-    """Return the effect (ratio: its logarithm) in each seed that has a finite one."""
+    """Return the finite effects, at most one for each seed; of a ratio, the logarithms."""
     if not isinstance(result, Recorded):
         return []
     ours = result.values(*claim.cell)

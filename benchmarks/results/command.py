@@ -88,9 +88,10 @@ def check(seed: int | None, budget: float, data: Path | None) -> None:
     seed : int or None
         Seed of the sample. (default: a random one, which is printed)
     budget : float
-        CPU seconds of the sample, as they were when the seeds were recorded.
+        The seeds of the sample took at most this many CPU seconds together when they were recorded.
     data : Path or None
-        Folder with the data files that experiments need. Experiments without their data are not sampled.
+        Folder with the files of samples that experiments read. Experiments whose file is missing are left out
+        of the sample.
 
     Raises
     ------

@@ -41,7 +41,7 @@ FIGURES = (
 )
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
-COLOURS = 128  # so few, so that a figure's file is small
+COLOURS = 128  # of a figure; few, so that its file is small
 CLAIMS_FIGURE = "claims.png"
 
 
@@ -51,7 +51,7 @@ class Drawn(NamedTuple):
     Attributes
     ----------
     file : str
-        The name of its PNG file.
+        The name of the figure's PNG file.
     digest : str
         Digest of the data that the figure shows.
     draw : Callable[[Path], None]
@@ -70,7 +70,7 @@ class Drawn(NamedTuple):
             return False
 
     def write(self, folder: Path) -> Path:
-        """Draw the file into the folder.
+        """Draw the figure, and write its file into the folder.
 
         Raises
         ------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = CODE / "results"
 BEFORE = "before results were recorded"
-POINTS = 60  # the most points of a curve
+POINTS = 60  # a curve is thinned to at most this many points
 DIGITS = 4  # significant digits of a curve's points
 
 Value = float | str | None
@@ -36,7 +36,7 @@ class Recorded:
     name : str
         The experiment.
     measured : str
-        The date, as 2026-11-24.
+        The date, in the form 2026-11-24.
     command : str
         The command that repeats the experiment.
     commit : str
@@ -44,7 +44,7 @@ class Recorded:
     sources : str
         Digest of the sources, see `benchmarks.experiments.sources`.
     data : str
-        SHA-256 of the data file, "" without one.
+        SHA-256 of the file of samples that the experiment reads, "" if it reads none.
     machine : Mapping[str, Any]
         See `machine.machine`.
     seeds : Sequence[int]
@@ -157,7 +157,7 @@ Result = Recorded | Measured | Kept
 
 
 def recorded(report: Report, seeds: Sequence[int], seconds: Sequence[float], **facts: Any) -> Recorded:
-    """Return the file of a report; `facts` are the other attributes of `Recorded`."""
+    """Return the content of a report's data file; `facts` are the other attributes of `Recorded`."""
     cells = dict.fromkeys(cell for outcome in report.outcomes for cell in outcome.cells)
     rows: dict[str, dict[str, list[Value]]] = {}
     for row, column in cells:
@@ -186,7 +186,7 @@ def read(folder: Path = FOLDER) -> dict[str, Result]:
     Raises
     ------
     ValueError
-        If a file is damaged, or does not have the name that it holds.
+        If a file is damaged, or its name is not the name that its content states.
     """
     found: dict[str, Result] = {}
     for file in sorted(folder.glob("*.json")):

@@ -29,7 +29,7 @@ one round."""
 
 
 class Lag(NamedTuple):
-    """How much later than the first method a method is."""
+    """How much later a method is than the first method."""
 
     seconds: float  # mean over the seeds; NaN if a seed never reached 90 %
     behind: Interval  # seconds behind the first method
@@ -47,7 +47,7 @@ def first_of(result: Recorded) -> str:
 
 
 def lag(result: Recorded, method: str) -> Lag:
-    """Return how much later than the first method a method is."""
+    """Return how much later a method is than the first method."""
     ours, first = result.values(method, SECONDS), result.values(first_of(result), SECONDS)
     return Lag(fmean(ours), interval([a - b for a, b in zip(ours, first, strict=True)]))
 

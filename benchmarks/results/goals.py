@@ -19,7 +19,8 @@ NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
 The ServerApp holds the model, the sum and a reply; the ClientApp holds the trained model.
 """
 NOT_OURS = ("availability", "choose: selection", "nodes (Flower's part)")
-"""Parts of a round that a goal leaves out: simulated clients, a paper's algorithm or Flower causes them."""
+"""Parts of a round that a goal leaves out, since simulated clients, a paper's algorithm or Flower cause
+them."""
 
 
 class Goal(NamedTuple):
@@ -44,7 +45,10 @@ class Goal(NamedTuple):
 
 
 def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
-    """Return a function that returns the cell at ``path`` of the first record with the values ``record``."""
+    """Return a function that reads a number from an output.
+
+    It takes the first record that has the values ``record``, and in this record follows the keys ``path``.
+    """
 
     def value(output: Sequence[Any]) -> float:
         found = next(each for each in output if all(each[key] == wanted for key, wanted in record.items()))

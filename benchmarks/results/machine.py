@@ -25,10 +25,10 @@ ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")
 
 
 def machine() -> dict[str, Any]:
-    """Return the CPU's model, the number of cores, the GPU's model, and the versions of what computes.
+    """Return the models of CPU and GPU, the number of cores, and the versions of Python and the packages.
 
     `vectors` are the CPU's vector instructions that NumPy uses. `blas` is the library of linear algebra, and
-    the kind of CPU whose code it runs here.
+    the kind of CPU for which the library chooses its code here.
     """
     numpy: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
     return {
@@ -60,8 +60,8 @@ def restricted_to(instructions_of: Mapping[str, Any]) -> dict[str, str]:
     """Return environment variables with which a new process computes as another machine does.
 
     NumPy, OpenBLAS and torch choose their code by the CPU's vector instructions. The variables restrict them
-    to the instructions of the other machine. The result is empty if this machine has the same instructions,
-    or lacks some of them.
+    to the instructions of the other machine, whose description is ``instructions_of``. The result is empty if
+    this machine has the same instructions, or lacks some of them.
     """
     here = machine()
     ours, theirs = (set(each.get("vectors", "").split()) for each in (here, instructions_of))

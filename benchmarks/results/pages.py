@@ -32,15 +32,15 @@ class Page:
     Attributes
     ----------
     file : str
-        Its path below ``docs/``.
+        The path of the page below ``docs/``.
     title : str
-        Its heading.
+        The heading of the page.
     about : str
-        One line for the front page.
+        What was measured: one line for the front page.
     prefixes : tuple of str
         The page has all experiments whose names begin with one of these texts.
     benchmarks : Mapping[str, str]
-        Data files of benchmarks -> heading.
+        Name of a benchmark's data file -> the heading above its table.
     group : str
         The group of claims (`Claim.group`) that the page shows.
     intro : str
@@ -162,7 +162,7 @@ the rounds.
 
 
 def files_of(page: Page, results: Mapping[str, Result]) -> list[str]:
-    """Return the names of the data files on a page, in their order."""
+    """Return the names of the data files that a page shows, in the order of the page."""
     found = [name for name in EXPERIMENTS if name.startswith(page.prefixes) and name in results]
     return [*found, *(name for name in page.benchmarks if name in results)]
 
@@ -180,7 +180,10 @@ def pages(results: Mapping[str, Result]) -> dict[str, str]:
 
 
 def claims_table(findings: Sequence[Finding]) -> list[str]:
-    """Return a table of findings as lines of Markdown."""
+    """Return a table of findings as lines of Markdown.
+
+    In its links, ``{here}`` stands for the way from the page to ``docs/``.
+    """
     lines = ["| claim | effect | 95 % interval | seeds | verdict | experiment |", "|---|--:|---|--:|---|---|"]
     for each in findings:
         claim = each.claim

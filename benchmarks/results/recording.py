@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 REPEATABLE = {"advice": "benchmarks.advice.measure", "over-selection": "benchmarks.over_selection"}
-"""The benchmarks whose output depends on their sources and arguments alone -> the module that they run."""
+"""Each benchmark whose output depends on its sources and arguments alone -> the module that it runs."""
 ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
 
 
 def command_of(experiment: Experiment, seeds: int | None = None) -> str:
-    """Return the command that records an experiment with a number of seeds, by default its own."""
+    """Return the command that records an experiment with a number of seeds, by default its usual number."""
     more = f" --seeds {seeds}" if seeds not in (None, experiment.seeds) else ""
     data = " --data FOLDER" if experiment.data else ""
     return f"cohort bench papers {experiment.name} --record{more}{data}"
 
 
 def today() -> str:
-    """Return the date in UTC, as 2026-11-24."""
+    """Return the date in UTC, in the form 2026-11-24."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 

@@ -1,4 +1,4 @@
-"""The table of a benchmark, made from the JSON that it printed."""
+"""The table of a benchmark, made from the JSON that the benchmark printed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS = {
 
 
 def output_table(result: Measured) -> list[str]:
-    """Return the output of a benchmark as Markdown: its own table (`OWN`), else a row for each record.
+    """Return the output of a benchmark as Markdown: by its function in `OWN`, else a row for each record.
 
     Records are the lines of JSON, or the members of the only line. A value that is itself a mapping gets a
     column for each of its keys.
@@ -114,7 +114,7 @@ def _factor(ratio: Interval) -> str:
 
 
 def _half_precision(output: Sequence[Any]) -> list[str]:
-    from benchmarks import half_precision  # imports the apps
+    from benchmarks import half_precision  # not at the top, since it imports the apps
 
     return half_precision.table([half_precision.Row(**each) for each in output])
 
@@ -216,7 +216,7 @@ NOTES = {
         "reached); `round s`: the seconds of a round. A cell lists the seeds."
     ),
 }
-"""Name of a benchmark -> the note on its table, which explains columns that need it."""
+"""Name of a benchmark -> the note above its table, which explains the columns that need an explanation."""
 
 OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     "advice": _advice,

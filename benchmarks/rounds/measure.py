@@ -4,17 +4,17 @@
 
 Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
 authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
-Flower's grid. ``cohort`` runs as `cohort up` starts it, with this project's strategy.
+Flower's grid. ``cohort`` has the programs that `cohort up` starts, and this project's strategy.
 
 The federations take turns of three rounds, so that all run under the same load. ``--rounds`` is rounded up to
 whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` round first sends a QUERY to
 all clients. The first round of each kind, in which the clients fetch the app, is not measured.
 
-Another federation has clients that are not forked from a common parent, as on devices (``python -m
-deploy.flower.launch flower-supernode``). A second table gives the cost of a waiting client: the CPU time and
-the memory of all its processes. PSS counts 1/n of a page that n processes share. With several ``--nodes``,
-stock Flower takes part with the first number only. ``--json`` prints a line for each federation, or with one
-number of nodes only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
+Another federation has clients that are not forked from a common parent. Each is started as on a device, by
+``python -m deploy.flower.launch flower-supernode``. A second table gives the cost of a waiting client: the
+CPU time and the memory of all its processes. PSS counts 1/n of a page that n processes share. With several
+``--nodes``, stock Flower takes part with the first number only. ``--json`` prints a line for each federation.
+With one number of nodes, it prints only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
 
 ``--profile`` runs one federation, and prints how many CPU seconds each program takes in a round. A process
 that handles a message ends before the next round. Its CPU time is in the column "ended children", in the row
@@ -61,7 +61,7 @@ stock = false
 
 
 class Federation:
-    """A cluster whose app waits for its turns.
+    """A cluster whose ServerApp runs rounds in turns, as `benchmarks.noop` says.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Federation:
     def __init__(self, cluster: LocalCluster, per_round: int) -> None:
         self.cluster = cluster
         self.turns = 0
-        self.app_cpu = 0.0  # CPU seconds of the clients' handlers in the last turn, as far as they report it
+        self.app_cpu = 0.0  # CPU seconds that the clients' handlers reported in the last turn
         self._folder = cluster.folder / "turns"
         self._folder.mkdir()
         self._run: ProcessRun = cluster.submit(
@@ -122,7 +122,7 @@ class Federation:
 
 
 class Cost(NamedTuple):
-    """The cost of a client that waits for messages, summed over its processes; means over the clients."""
+    """The cost of a waiting client: the sum over its processes, and the mean over the clients."""
 
     cpu: float  # percent of a core, with the client's share of the common parent's CPU time
     pss: float  # MB

@@ -1,4 +1,4 @@
-"""Compares the engines' models after one round of one client with a reference trained in float64."""
+"""Compares each engine's model, after one round of one client, with a reference trained in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # largest allowed difference of a parameter from the reference
 
 
 def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
-    """Return the reference model: one client's gradient steps in float64, each on all its samples."""
+    """Return the reference model: one client's gradient steps in float64, each on all the samples."""
     model = [values.astype(np.float64) for values in workload.initial()]
     inputs = client.inputs.astype(np.float64)
     truth = np.eye(workload.layers[-1])[client.labels]

@@ -158,7 +158,7 @@ def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
     watchdog = subprocess.Popen(watchdog_command(MARK, str(folder), folder), start_new_session=True)
     try:
         save(workload, workload.data(data), folder)
-        os.sync()  # so that Linux writes none of it to disk during a measurement
+        os.sync()  # so that Linux writes none of the files to disk during a measurement
         yield folder
     finally:
         watchdog.kill()
@@ -175,7 +175,7 @@ def workers(
 ) -> Iterator[list[Worker]]:
     """Start the engines one after another, and end them afterwards.
 
-    If an engine cannot start, its reason is recorded in ``failures``.
+    If an engine cannot start, the reason is recorded in ``failures``, under the engine's name.
     """
     with contextlib.ExitStack() as stack:
         started = []
@@ -254,7 +254,7 @@ def measure(
 
 @contextlib.contextmanager
 def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
-    """Catch an `EngineError`, and record its reason."""
+    """Catch an `EngineError`, and record its message in ``failures``, under the engine's name."""
     try:
         yield
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""A process and its descendants as one unit, to measure, stop and end (Linux)."""
+"""Measures, stops and ends a process together with its descendants (Linux)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def cpu_seconds(root: int) -> float:
 def cpu_by_program(root: int) -> dict[str, tuple[float, float]]:
     """Return the CPU seconds of a process and its descendants by the name of the program (Linux).
 
-    Each value is the time of the running processes of a program, and the time of their children that have
-    ended.
+    Each value is a pair: the time of the running processes of a program, and the time of the children of
+    these processes that have ended.
     """
     found: dict[str, tuple[float, float]] = {}
     for pid in tree(root):

@@ -12,10 +12,11 @@ worker process for every core, so it may do more updates per second than its CPU
 This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
 The other engines select uniformly. `in-process` has the guard; `batched` has none, since its clients are
 simulated and honest. `products` does only the matrix products that `batched` needs if each client takes
-several steps. Such training cannot take less time with this BLAS.
+several steps. In such a workload, `batched` cannot take less time than `products` with the same BLAS (library
+of matrix products).
 
-``--check`` measures no time: each engine trains one client on the same batches, and its model is compared
-with a reference model trained with float64 gradients.
+``--check`` measures no time: each engine trains one client on the same batches, and the engine's model is
+compared with a reference model trained with float64 gradients.
 
 pfl-research and FedJAX run in a Python environment of their own, made from benchmarks/peers.txt. ``--json``
 prints {engine: {"updates_per_s": ..., "cpu_ms": ..., "start_s": ..., "peak_mb": ...}}, see `measure.Cost`. An

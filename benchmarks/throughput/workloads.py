@@ -173,7 +173,8 @@ def read(folder: Path) -> Workload:
 def load(folder: Path) -> FederatedData:
     """Return saved samples.
 
-    The arrays map the files, so processes share their memory until one of them writes to it (copy on write).
+    The arrays map the files, so processes share the memory of an array until one of the processes writes to
+    it (copy on write).
     """
     arrays = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("inputs", "labels", "offsets"))
     return FederatedData(*(array.view(np.ndarray) for array in arrays))

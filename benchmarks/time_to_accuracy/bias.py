@@ -1,21 +1,23 @@
-"""The bias of the aggregate, measured by many rounds without training.
+"""The bias of the aggregate, measured in many rounds without training.
 
 Each client's update is fixed: the one that it would send from the initial model. So the target of round t is
 known, Ā_t = Σ λ_m u_m over the available clients, and the error of the aggregate is e_t = Σ c_m u_m - Ā_t.
-The bias relative to the error of one round is::
+The bias relative to the error of one round is, with E as the mean over the rounds::
 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
 b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So
 ‖E e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
-which have independent draws. The root keeps the sign of the inner product: an unbiased method has values
-around 0 of both signs.
+which have independent draws. b gets the sign of the inner product, so an unbiased method has values of b
+around 0, of both signs.
 
-The sum of the weights varies between buffered steps, and a staleness factor makes it smaller. This changes
-only the length of a step, so the weights are first divided by their mean sum.
+The sum of the weights varies between buffered rounds, and a staleness factor makes the sum smaller. Both
+change only the length of the server's step. So the weights are first divided by the mean of this sum over
+the rounds.
 
 The selector learns from each of the first `LEARNING_ROUNDS` rounds, which are not measured, and from every
-n-th round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
+n-th round later (n is the argument `every` of `bias`). A large n makes rounds fast, and leaves an unbiased
+selector unbiased.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
     assert buffer is not None
     draws = generator(federation.seed, 0, "durations")
     now = 0.0
-    flying: list[tuple[float, int, float]] = []  # (time of the reply, client, seconds to it)
+    flying: list[tuple[float, int, float]] = []  # (time of the reply, client, seconds that it took)
     for number, here in _rounds(federation):
         buffer.begin(number)
         opened = logic.open(number, here)
@@ -133,7 +135,7 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
 
 
 def _rounds(federation: Federation) -> Iterator[tuple[int, Ints]]:
-    """Yield (round, its available clients) without end."""
+    """Yield (round, clients that are available in this round) without end."""
     process: Availability | None = federation.availability()
     everyone: Ints = np.arange(federation.setting.clients)
     for number in count(1):

@@ -19,12 +19,13 @@ from strategies.numerics.streams import generator
 from strategies.options import Buffered
 from tasks.federated_data import Dataset, FederatedData
 
-# Seconds, and two standard deviations of log seconds: SIGMA over the clients, JITTER over a client's rounds.
+# The median seconds of a round, and two standard deviations of the logarithm of the seconds: SIGMA over the
+# clients, and JITTER over the rounds of a client.
 MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3
 BATCH_SIZE, STEPS = 16, 5
 DEVICES = Path(__file__).with_name("devices.json")
 MEGABYTES = 20.0  # received plus sent by a client in a round, if the speeds come from the file of devices
-TESTED = 2_000  # the most test samples
+TESTED = 2_000  # at most this many test samples are used
 
 
 class Setting(NamedTuple):
@@ -46,7 +47,7 @@ class Method(NamedTuple):
     settings: Mapping[str, Any] = {}
     over_selection: float = 1.0
     correction: Literal["equal", "rates"] = "equal"
-    buffered: Literal["", "fair", "fedbuff"] = ""  # "fair": with `Buffered.count_busy`
+    buffered: Literal["", "fair", "fedbuff"] = ""  # "": not buffered; "fair": with `Buffered.count_busy`
     staleness_power: float = 0.0  # of buffered rounds
 
     def mode(self, per_round: int) -> Buffered | None:
@@ -106,10 +107,10 @@ class Federation:
         self.times = ResponseTimes(setting.clients, seed, median=1, sigma=0, jitter=JITTER, work=work)
         quarters = np.argsort(np.argsort(self.times.typical)) * 4 // setting.clients
         self.groups = [_samples(self.data, np.flatnonzero(quarters == quarter)) for quarter in range(4)]
-        """The samples of the quarters of the clients by speed, the fastest first."""
+        """The samples of each quarter of the clients; the first quarter has the fastest clients."""
 
     def availability(self) -> Availability | None:
-        """Return which clients are available; None: all."""
+        """Return the process that says which clients are available; None if all clients always are."""
         if self.setting.awake == 1:
             return None
         return Markov(self.setting.clients, self.seed, rates=self.setting.awake)
@@ -126,7 +127,7 @@ class Federation:
 
     @cached_property
     def updates(self) -> Floats:
-        """(M, P) the update of each client from the initial model."""
+        """(M, P) the update of each client from the initial model, which has P parameters."""
         arrays = self.kernel.initial_arrays(self.seed)
         plan = Plan(self.seed, 1, self.learning_rate, BATCH_SIZE, STEPS)
         trained = self.kernel.train(arrays, self.data, np.arange(self.setting.clients), plan)
@@ -139,7 +140,8 @@ class Federation:
     def _typical(self, devices: Path) -> Floats:
         """Return (M,) the clients' median seconds in a round.
 
-        If the setting does not give them, they are drawn, with about `MEDIAN` as their median.
+        If the setting does not give the seconds, they are drawn, and the median over the clients is about
+        `MEDIAN`.
         """
         if self.setting.typical is not None:
             return np.array(self.setting.typical)

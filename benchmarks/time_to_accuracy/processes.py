@@ -36,7 +36,7 @@ LONGEST = 30.0  # seconds that a round may take on average
 
 
 def app_with_slow_clients(folder: Path) -> Path:
-    """Copy this repository's app to a folder, replace its ClientApp by the slow one, return the folder."""
+    """Copy this repository's app to a folder, with `slow_app` as the copy's ClientApp; return the folder."""
     copy_app(app_folder(), folder, folder)
     shutil.copyfile(
         slow_app.__file__, folder / "client" / "slow_app.py"
@@ -101,7 +101,7 @@ def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, A
 
 
 def measure(seeds: Iterable[int], rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
-    """Return for each method the values of the seeds, in their order.
+    """Return for each method the values in the order of the seeds.
 
     The values are "real_s" and "simulated_s", the seconds to `LEVEL` % of the best accuracy of any method
     (infinite if never), and "real_round_s" and "simulated_round_s", the mean seconds of a round.

@@ -3,12 +3,13 @@
 ``cohort bench time-to-accuracy [--seeds 5] [--quick] [--devices FILE] [--json]``
 
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
-clients' seconds are lognormal, or those of devices in a file of FedScale's form. The slowest clients are
-random, or those with the most samples and the largest loss, or those with the fewest samples and the smallest
-loss. In some settings a client is available in half of the rounds. All seconds are simulated. A method trains
-until `BUDGET` seconds have passed.
+seconds that a client takes for a round are lognormal, or follow from the speeds of devices in a file of
+FedScale's form. The slowest clients are random, or those with the most samples and the largest loss, or those
+with the fewest samples and the smallest loss. In some settings a client is available in half of the rounds.
+All seconds are simulated. A method (a selector and a way to wait for clients, see `federation.METHODS`)
+trains until `BUDGET` seconds have passed.
 
-All selectors have their default settings, except Oort. Its pacer sets the duration above which a client is
+All selectors have their default settings, except Oort. Oort's pacer sets the duration above which a client is
 penalised. Here, a step of the pacer covers 5 % of the clients, as in Oort's published code. (With the paper's
 step, nobody is penalised among so few clients.) The buffered methods keep as many clients busy as a round of
 the other methods selects, and take a step after half as many arrivals.
@@ -17,13 +18,13 @@ The file ``devices.json`` is not FedScale's, which is too large for this reposit
 drawn, with lognormal speeds (computation: median 100 ms a sample, σ = 0.75; network: median 5 Mbit/s,
 σ = 1.2). ``--devices`` names another file, for example FedScale's own.
 
-For each method:
+For each method, the table has:
 
 - The seconds, and the megabytes that clients received and sent, until the mean accuracy of `WINDOW` rounds
   reaches 80, 90 and 95 % of the best accuracy that any method reaches with this setting and seed; infinite if
   never.
-- The accuracy at the end, and "worst", the least accuracy on the samples of four quarters of the clients by
-  speed.
+- The accuracy at the end, and "worst": the clients are divided by speed into four quarters, and "worst" is
+  the least of the four accuracies on the samples of a quarter.
 - The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
 """
 
@@ -78,7 +79,7 @@ class Result(NamedTuple):
     seconds: Floats  # (R,) simulated time at the end of each round
     accuracy: Floats  # (R,) mean of the last `WINDOW` rounds
     megabytes: Floats  # (R,) sent and received so far
-    worst: float  # accuracy at the end: the least of those on four quarters of the clients by speed
+    worst: float  # the least accuracy at the end on the samples of a quarter of the clients by speed
 
 
 def play(federation: Federation, method: Method, *, budget: float = math.inf, rounds: int = 1_000) -> Result:
@@ -143,8 +144,8 @@ def numbers(
 ) -> dict[str, dict[str, float]]:
     """Return the numbers of all methods in a federation: method -> number -> value.
 
-    They are "to80_s", "to90_s", "to95_s", "to80_mb", "to90_mb", "to95_mb", "final", "worst" and "bias".
-    The number of rounds in which the bias is measured is multiplied by ``bias_rounds``.
+    The numbers are "to80_s", "to90_s", "to95_s", "to80_mb", "to90_mb", "to95_mb", "final", "worst" and
+    "bias". The number of rounds in which the bias is measured is multiplied by ``bias_rounds``.
     """
     played = {name: play(federation, method, budget=budget) for name, method in methods.items()}
     best = max(float(result.accuracy.max()) for result in played.values())
@@ -163,7 +164,9 @@ def numbers(
 def measure(
     names: Iterable[str], seeds: Iterable[int], devices: Path = DEVICES, quick: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Return means over the seeds in the named settings: setting -> method -> number of `numbers` -> value.
+    """Return means over the seeds in the named settings: setting -> method -> name of a number -> value.
+
+    The numbers are those of the function `numbers`.
 
     With two seeds or more, "low" and "high" are the ends of the 95 % interval of "to90_s". "bias_low" and
     "bias_high" are the ends of the interval of "bias". ``quick`` simulates a tenth of the time.

@@ -1,7 +1,7 @@
-"""The ClientApp of `benchmarks.time_to_accuracy.processes`: this repository's, with clients that are slow.
+"""The ClientApp of `benchmarks.time_to_accuracy.processes`: this repository's ClientApp, made slow.
 
-A client sleeps before it trains. The length of its sleep is a function of (the run's seed, round, partition),
-so runs with the same seed have the same slow clients.
+A client sleeps before it trains. The length of the sleep is a function of the run's seed, the round and the
+client's partition, so runs with the same seed have the same slow clients.
 """
 
 import time
@@ -12,7 +12,9 @@ from flwr.clientapp import ClientApp
 
 from client.app import app as fast
 
-MEDIAN, SIGMA, JITTER = 1.0, 1.0, 0.3  # s; standard deviations of the logarithm over clients, and over rounds
+# The median seconds of a sleep, and two standard deviations of the logarithm of the seconds: SIGMA over the
+# clients, and JITTER over the rounds of a client.
+MEDIAN, SIGMA, JITTER = 1.0, 1.0, 0.3
 
 
 def typical(seed: int, partition: int) -> float:

@@ -28,8 +28,8 @@ def _osmd() -> list[Claim]:
             )
             for s in (1, 3, 10)
         ),
-        # Three claims with the printed rate. In the first and the third, the selector knows the norms of all
-        # clients before training.
+        # The next three claims are about the printed rate. In the first and the third, the selector knows the
+        # norms of all clients before training.
         Claim(
             "osmd",
             "with the printed rate Adaptive-OSMD's regret stays above .95 times uniform's (section F, σ = "

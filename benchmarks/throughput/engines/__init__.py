@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A federation that trains on command. The class of each engine module is available as `create`.
+    """A federation that trains on command. Each engine's module has such a class, under the name `create`.
 
     Parameters
     ----------

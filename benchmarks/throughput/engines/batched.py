@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batched:
-    """Selects by Adaptive-OSMD with its experts, which learns from each round before it selects again."""
+    """The simulator with Adaptive-OSMD, which learns from each round before it selects for the next."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         kernel: Kernel

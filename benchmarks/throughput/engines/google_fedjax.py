@@ -38,8 +38,8 @@ class FedJax:
             return -jnp.take_along_axis(values, batch["y"][:, None], axis=1).mean()
 
         # FedJAX fills every batch by repeating samples. The mean gradient stays the same if one sample is
-        # repeated to a batch of five, but not if fifty samples are repeated to a batch of 64. So no batch is
-        # larger than the largest client.
+        # repeated until it fills a batch of five, but not if fifty samples are repeated until they fill a
+        # batch of 64. So a batch has at most as many samples as the largest client.
         batch = min(workload.batch_size, max(samples for _, samples in workload.shares))
         self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
             jax.grad(loss),

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:
-    """Train a model in place for one client. Return the mean of the batches' losses before their steps."""
+    """Train a model in place for one client. Return the mean of the batches' losses, each before its step."""
     losses = []
     for batch in batches(len(data), workload.batch_size, workload.steps, seed):
-        values = [data.inputs[batch]]  # the batch, the output of each layer, and at the end the logits
+        values = [data.inputs[batch]]  # the inputs, the output of each layer, and at the end the logits
         for weight, bias in zip(model[::2], model[1::2], strict=True):
             below = values[-1] if len(values) == 1 else np.maximum(values[-1], 0, out=values[-1])
             values.append(below @ weight + bias)
@@ -106,8 +106,9 @@ class InProcess:
                 seed=workload.seed,
                 on_round=expect_all,
                 polling=Polling(ask_status=True),
-                # Without --data labels are random, and updates from few samples point in any direction. With
-                # its default limit the guard would reject some of them.
+                # Without ``--data``, the labels are random, and updates from few samples point in any
+                # direction. With the default limit of the direction, the guard would reject some of these
+                # updates.
                 faults=Faults(guard=GuardSettings(direction_deviations=1000)),
             )
             strategy.start(grid, _record(workload.initial()), ENDLESS, evaluate_fn=pause)

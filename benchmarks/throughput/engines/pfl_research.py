@@ -71,7 +71,7 @@ class Pfl:
             for client in map(data.client, range(data.num_clients))
         ]
         self._rounds = 0
-        np.random.seed(workload.seed)  # noqa: NPY002 (pfl draws from it)
+        np.random.seed(workload.seed)  # noqa: NPY002 (pfl draws from NumPy's global stream)
         dataset = FederatedDataset(
             lambda m: _Client(self._clients[m], workload),
             lambda: np.random.randint(workload.num_clients),  # noqa: NPY002

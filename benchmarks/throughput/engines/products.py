@@ -1,4 +1,4 @@
-"""The matrix products of the `batched` engine alone: the least time of its training with this BLAS."""
+"""The matrix products of the `batched` engine alone: with this BLAS, its training cannot take less time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Products:
         self._weights = [filled(*pair) for pair in pairwise(workload.layers)]
         self._moves = [np.empty_like(weight) for weight in self._weights]
         widest = max(self._widths)
-        self._values = [filled(widest, units) for units in workload.layers]  # inputs and outputs
+        self._values = [filled(widest, units) for units in workload.layers]  # the inputs, then all outputs
         self._results = [np.empty_like(values) for values in self._values]
 
     def run(self, rounds: int) -> None:
