@@ -139,7 +139,7 @@ BACKBONES = {
 
 
 def _with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
-    """Return a copy of the federation for each named backbone of `BACKBONES`, with the given threshold."""
+    """Return name -> copy of the federation. `thresholds`: name of a backbone in `BACKBONES` -> threshold."""
     return {
         group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
         for group, threshold in thresholds.items()

@@ -43,7 +43,7 @@ class Comparator(NamedTuple):
     losses : float
         The sum of l_t(q^t).
     variation : float
-        TV(q).
+        TV(q), the sum of the L1 distances between q of successive rounds.
     """
 
     q: Floats
@@ -342,9 +342,9 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
     ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the weighted mean
-    w of the models before each round, where round t has the weight t. The bound is
+    w of the models before the rounds: the model before round t has the weight t. The bound is
     2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared aggregate is l_t(p_t) for one draw; for K draws it is
-    larger by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
+    larger than l_t(p_t) by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
     """
     n = problem.y.shape[1]
     hessians = problem.x.transpose(0, 2, 1) @ problem.x / n

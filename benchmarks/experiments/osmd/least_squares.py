@@ -55,7 +55,8 @@ def unlike_clients(
 
     Each client has 100 samples with d = 10 features x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), and with
     noise N(0, 0.1²). The entries of w* are N(10, 3). N's second argument is a variance. The scales s_m are
-    lognormal with standard deviation σ of the logarithm, then divided so that the largest is 10.
+    lognormal with standard deviation σ of the logarithm, then divided by a common
+    factor so that the largest is 10.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class Track(NamedTuple):
         Training loss over all samples after each round.
     regret : ndarray, shape (T,)
         Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far, where
-        l_t(p) = (1/K) sum_m a_m/p_m.
+        l_t(p) = (1/K) sum_m a_m/p_m. For a_m see `roots`.
     error : ndarray, shape (T,)
         Sum over the rounds so far of the squared distance between the aggregate and the mean gradient or
         update of all clients.

@@ -19,7 +19,7 @@ from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 
 WINDOW = 40
-"""The accuracy at a round is the mean of the `WINDOW` rounds up to it. Single accuracies vary by points."""
+"""The accuracy at a round is the mean of the `WINDOW` rounds up to it, since single values vary much."""
 
 
 def _accuracy_at(curve: Curve, round: int) -> float:
