@@ -26,8 +26,9 @@ from tasks.partitions import label_groups
 NUM_GROUPS, K = 10, 20
 LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
-"""Number of rounds between two measurements of the accuracy. The final accuracy is a mean over the `LAST`
-rounds.""" QUICK_ROUNDS = 120 """Number of rounds of the quick form."""
+"""The accuracy is measured every `EVERY` rounds; the final accuracy is the mean of the last `LAST` rounds."""
+QUICK_ROUNDS = 120
+"""Number of rounds of the quick form."""
 
 TRIALS = {
     "FedAvg": ("uniform", False),
