@@ -96,7 +96,7 @@ class Descent(NamedTuple):
 
 
 def make_quadratics(rng: np.random.Generator) -> Quadratics:
-    """Draw θ_i ~ N(0, 1) times lognormal(0, 1), and σ_i² ~ lognormal(0, 1)."""
+    """Draw θ_i, N(0, 1) in each entry times one lognormal(0, 1) number, and σ_i² ~ lognormal(0, 1)."""
     optima = rng.normal(size=(CLIENTS, DIMENSION)) * rng.lognormal(0, 1, (CLIENTS, 1))
     return Quadratics(optima, rng.lognormal(0, 1, CLIENTS))
 

@@ -175,7 +175,7 @@ def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
 
 
 def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
-    """Train with a selector. The gradient noise is the same for all selectors; `seed` is (seed, ν)."""
+    """Train with a selector. All selectors have the same gradient noise. `seed` is the pair (seed, ν)."""
     selector = make_selector(method, len(problem.x), seed[0])
     w, error = start, 0.0
     losses, extremes = np.empty(num_rounds), np.empty((2, num_rounds, 2))

@@ -11,7 +11,7 @@ n of m clients         K of M clients
 FedAvg                 `md`, which draws clients in proportion to their data
 FedPracDELTA           `prac-delta`
 FedPracIS              `prac-is`
-FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; not in the tables
+FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; only in experiments on figures
 Cluster-based IS       `cluster-is` with two centres, from the norms of each client's last participation
 Power-of-Choice        `pow-d` with d = 2K candidates, drawn in proportion to data
 non-iid                a client's class proportions ~ Dir(α p), where p are the shares of the classes in the

@@ -108,7 +108,7 @@ def around_eq_7(
 
     The bounds are those in the text after eq. 7:
     (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
-    round t is the largest |s_j/ŝ_j(t) - 1|. Then both bounds hold if no s_j or ŝ_j(t) is above n_j.
+    round t is the largest |s_j/ŝ_j(t) - 1|. With this ε, both bounds hold if no s_j or ŝ_j(t) is above n_j.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def remainder(of: Constants, error: float, variances: Floats, c: float) -> float
     variances : ndarray, shape (T,)
         See `selection_variance`.
     c : float
-        A number in (0, `Constants.margin`).
+        A number above 0 and at most `Constants.margin`.
     """
     step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
     noise = size * step * error**2 * of.noise * squares / 2
@@ -155,8 +155,8 @@ def remainder(of: Constants, error: float, variances: Floats, c: float) -> float
 def bound(of: Constants, rounds: int, error: float, variances: Floats) -> float:
     """Return Theorem 1's bound of min_t E||∇f(w_t)||² over T = `rounds` rounds, with the best c of the proof.
 
-    Every c below `Constants.margin` is allowed, and the largest is best. The other parameters are those of
-    `remainder`.
+    Every c below `Constants.margin` is allowed. The bound is least at this supremum, which is used. The other
+    parameters are those of `remainder`.
     """
     c = of.margin()
     first = of.gap / (c * of.global_rate * of.local_rate * of.steps * rounds)

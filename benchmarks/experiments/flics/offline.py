@@ -49,8 +49,8 @@ def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budg
     of groups, ``sum_{j in A} s_j <= f(A)`` with ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These
     s are a polymatroid. On a polymatroid sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending
     order, are lexicographically largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980).
-    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of its p_j. This ratio is the level of
-    all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
+    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of the p_j of A. This ratio is the level
+    of all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
 
     Parameters
     ----------

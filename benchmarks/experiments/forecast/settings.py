@@ -1,4 +1,4 @@
-"""The experiment on further streams, where `forecast` was weak or unmeasured: other M, K, T and spreads."""
+"""The experiment on further streams, with other M, K and T, where `forecast` was weak or not yet measured."""
 
 from functools import partial
 from typing import Any, NamedTuple

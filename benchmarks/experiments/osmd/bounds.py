@@ -7,8 +7,8 @@ round, T the number of rounds, and α/M the floor of p. The loss of a round is `
 with ``a_m = λ_m² ||g_m||²``, and ā is a bound of all a_m. q^t are the probabilities in round t that the
 regret is measured against.
 
-v1 bounds the slope of the estimated loss by M³ā/(K²α³). A client that is drawn N_m <= K times in a round can
-exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
+v1 bounds the slope of the estimated loss by M³ā/(K²α³). If a client is drawn N_m <= K times in a round, the
+slope can exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float)
 def ensemble_regret(at: Setting, rounds: int, largest: float, variation: float, experts: int) -> float:
     """Return the bound of Adaptive-OSMD's regret: Theorem 3 (v1), Theorem 8 (v2).
 
-    It is 3/2 of `best_rate_regret` plus (M/α) sqrt(T ā/(8K)) (1 + 2 log E), for E = `experts`. The bound is
-    for the printed γ, the rate of the experts' weights.
+    It is 3/2 of `best_rate_regret` plus (M/α) sqrt(T ā/(8K)) (1 + 2 log E), where E = `experts` is the number
+    of experts. The bound is for the printed γ, the rate of the experts' weights.
     """
     return 1.5 * best_rate_regret(at, rounds, largest, variation) + _meta(at, rounds, largest, experts, 1)
 
@@ -132,8 +132,8 @@ def doubling_regret(
     at, rounds, largest, variation
         See `best_rate_regret`.
     experts : int
-        E. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block, which is not larger,
-        suffices, because no block has more experts than the last.
+        E, the number of experts. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block,
+        which is not larger, suffices, because no block has more experts than the last.
     excess : float
         C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
     """

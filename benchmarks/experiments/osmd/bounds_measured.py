@@ -52,8 +52,9 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return three comparators: the best q^t >= `floor`, the best of all q^t, the best fixed q >= `floor`.
+    """Return three comparators by name: the best q^t >= `floor`, the best q^t, the best fixed q >= `floor`.
 
+    The first two are best in each round t, the second without a floor. The third is the same in all rounds.
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
     with np.errstate(divide="ignore"):

@@ -125,8 +125,8 @@ def averaging_bound(of: Constants, iterations: Floats, least: float, largest: fl
 
     The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give.
 
-    `least` and `largest` are ρ̄_q and ρ̃_q (eqs. 78 and 79). The other parameters are those of
-    `decaying_bound`.
+    `least` and `largest` are ρ̄_q and ρ̃_q, the skews with these weights (eqs. 78 and 79). The other
+    parameters are those of `decaying_bound`.
     """
     size, mu, m, offset = of.smoothness, of.convexity, of.selected, averaging_offset(of)
     first = size * m**2 * (32 * m * (m - 1) * of.steps**2 * of.gradient + of.noise) / (mu**2 * least)

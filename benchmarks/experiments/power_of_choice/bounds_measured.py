@@ -193,7 +193,7 @@ ORDER = (1, 1, 0, 0, 1)
 
 
 def toy_path(start: float, choose: Callable[[int, float], int]) -> Floats:
-    """Return F(w) - F* after each of five single selections; `choose(round, w)` returns the client."""
+    """Return F(w) - F* after each of five rounds with one client, which `choose(round, w)` returns."""
     gaps, w = np.empty(5), start
     for round in range(5):
         w += MOVE * (MINIMA[choose(round, w)] - w)

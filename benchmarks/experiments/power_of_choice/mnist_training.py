@@ -176,10 +176,10 @@ class Clock:
     t_comp is the time until the slowest candidate has evaluated its loss, plus the time until the slowest
     selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
     a local update of 30 mini-batches of 64 samples takes .296 s · exp(.22 N(0, 1)), drawn for each client and
-    round. These two numbers are fitted to the paper's tables, where rand takes .36 s with 3 clients and .42 s
-    with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of the time of
-    training, since it needs only one of the three matrix products that a layer needs in training. The
-    server's time is ignored.
+    round. The numbers .296 and .22 are fitted to the paper's tables, where rand takes .36 s with 3 clients
+    and .42 s with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of
+    the time of training, since it needs only one of the three matrix products that a layer needs in training.
+    The server's time is ignored.
 
     Parameters
     ----------

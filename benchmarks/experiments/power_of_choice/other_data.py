@@ -61,8 +61,8 @@ class Setting:
     halved : tuple of int
         Rounds after which η is halved.
     alphas : tuple of float
-        One α of the Dirichlet distribution for each group of rows; () = each client is a user
-        of the data set.
+        One α of the Dirichlet distribution for each group of rows; () = each client is a user of the
+        data set.
     evaluate_every : int
         Number of rounds between two measurements of the accuracy. T is a multiple of this number.
     min_samples : int
