@@ -32,9 +32,9 @@ class Constants(NamedTuple):
 def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms of
-    α1 and of α2's summand 5 K L η_L have 1/(mn) instead of 1/m². This makes Φ̃ larger, although draws without
-    replacement have less variance.
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms with
+    α1 and with the summand 5 K L η_L of α2 have the factor 1/(mn) instead of 1/m². This makes Φ̃ larger,
+    although draws without replacement have less variance.
 
     Parameters
     ----------

@@ -276,7 +276,7 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
     zeta : float
         ζ², the supremum of `variance` over the models.
     regret : float
-        The regret against q, or a bound of it.
+        D-Regret_T(q), the regret against q, or a bound of it.
 
     Raises
     ------
@@ -315,8 +315,8 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     zeta, zeta_uniform : float
         ζ² and ζ_unif², the suprema over the models of `variance` with q and with the uniform p.
     regret : float
-        The regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared norm of the sum
-        of the B local gradients, divided by B.
+        D-Regret_T(q), the regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared
+        norm of the sum of the B local gradients, divided by B.
 
     Raises
     ------

@@ -219,7 +219,7 @@ def _printed(rounds: tuple[int, ...], accuracies: tuple[float, ...], hundredths:
 def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple[Experiment, ...]:
     """Return the experiments of Tables 1 and 2 on a data set.
 
-    `known` has the known results of Table 1, and `note` is added to the notes of both tables.
+    `known` is `Experiment.known` for Table 1, and `note` is added to the notes of both tables.
     """
     return (
         _experiment(
