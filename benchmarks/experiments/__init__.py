@@ -58,7 +58,8 @@ _WITH_SIMULATOR = (
 SELECTION: dict[str, Experiment] = {
     each.name: each for module in _WITHOUT_SIMULATOR for each in module.EXPERIMENTS
 }
-"""The experiments that need no simulator, by name: streams of norms, small examples and convex problems."""
+"""The experiments that need no simulator, by name. They are about streams of norms, small
+examples and convex problems."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
     each.name: each for module in _WITH_SIMULATOR for each in module.EXPERIMENTS

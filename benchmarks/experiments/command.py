@@ -52,9 +52,9 @@ def run_experiments(
         The experiments to choose from, by name.
     names : list of str or None
         Names of the experiments to run. Without names, all known experiments run, except those whose
-        data file is missing, and those that need a GPU if there is none.
+        data file is missing and, on a machine without a GPU, those that need one.
     out : Path
-        Folder for the output. The quick form writes to its subfolder ``quick``.
+        Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
     record : bool
         Whether to write the data files of ``results/``, too. If so, seeds with a result from another version
         of the code are run again.

@@ -23,7 +23,8 @@ class Band(NamedTuple):
     Attributes
     ----------
     x, mean, deviation : ndarray, shape (P,)
-        The points: mean and standard deviation over the seeds, of log y if the y axis is logarithmic.
+        The x of each point, and the mean and the standard deviation of its y over the seeds. If the y axis is
+        logarithmic, they are those of log y.
     """
 
     x: Floats
@@ -32,7 +33,7 @@ class Band(NamedTuple):
 
 
 def bands(report: Report) -> dict[str, dict[str, Band]]:
-    """Return an experiment's curves over its seeds: panel -> line -> band. One seed has the deviation 0."""
+    """Return an experiment's curves over its seeds: panel -> line -> band. One seed has deviations of 0."""
     outcomes, found = report.outcomes, dict[str, dict[str, Band]]()
     for panel, lines in outcomes[0].curves.items():
         for label, curve in lines.items():
@@ -69,7 +70,7 @@ def draw_bands(
     experiment : Experiment
         The experiment, which has the labels of the axes.
     panels : Mapping[str, Mapping[str, Band]]
-        The title of each panel -> the label of each line -> its band; at least one.
+        Title of the panel -> label of the line -> band of the line. There must be at least one panel.
     seeds : int
         The number of seeds.
     path : Path

@@ -31,7 +31,7 @@ def feedback_of(norms: Floats) -> Feedback:
 
 
 class Oracle(ProbabilitySelector):
-    """Selector with the probabilities of least variance, which knows all clients' norms of the round.
+    """Selector that knows all clients' norms of the round and draws with the probabilities of least variance.
 
     Its probabilities are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1. Of all probabilities
     that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they differ from the probabilities

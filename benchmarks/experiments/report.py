@@ -75,7 +75,8 @@ class Experiment:
         ``quick=True`` runs a small form of the experiment, which takes at most about a minute. `run` must be
         picklable.
     seeds : int
-        Number of seeds, 0 to `seeds` - 1, unless a command names another number. A table shows the number.
+        Number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on. A table shows
+        the number.
     known : Mapping[Cell, str]
         Results to compare ours with, printed in brackets after ours. They come from an independent
         implementation, unless `note` has a sentence that begins with "In brackets".
@@ -165,7 +166,8 @@ def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, s
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
 
-    If only n < N seeds have a value, "(n of N)" follows. One value has no "±". No value gives "never".
+    If only n < N seeds have a value, "(n of N)" follows. If one seed has a value, there is no "±". If no seed
+    has a value, the text is "never".
     """
     there = [value for value in values if not math.isnan(value)]
     if not there:
@@ -219,7 +221,7 @@ def table(report: Report) -> str:
     of = "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
     if any(f" of {seeds})" in text for line in lines for text in line):
         of += f", or over the n seeds that have a value (n of {seeds})"
-    named = "In brackets" in experiment.note  # the note says whose results they are
+    named = "In brackets" in experiment.note  # the note says who measured the known results
     beside = "; in brackets: an independent implementation" if known and not named else ""
     head.append(f"{of}{beside}. Took {report.seconds:.0f} s of one core.")
     return "\n".join([*head, "", *body, ""])

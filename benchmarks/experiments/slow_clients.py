@@ -19,7 +19,7 @@ COLUMNS = {
     "worst": ("worst quarter, %", 100),
     "bias": ("bias, %", 100),
 }
-"""Name of a number in `simulated.numbers` -> (column of the table, factor that multiplies the number)."""
+"""Name of a number that `numbers` returns -> (column of the table, factor that multiplies the number)."""
 
 
 def run(name: str, seed: int, quick: bool = False) -> Outcome:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sources_of(experiment: Experiment) -> list[Path]:
-    """Return the files with the experiment's function `run` and with its settings, and all that these import.
+    """Return the file with the experiment's `run`, the file with the settings, and all that these import.
 
     The settings are in the module that lists the experiment, as arguments of a `functools.partial`.
     """

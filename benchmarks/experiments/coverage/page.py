@@ -57,7 +57,7 @@ def page(papers: Sequence[Paper]) -> str:
 def commands(row: Row) -> list[str]:
     """Return the commands of a row: `cohort up` runs its selectors, `cohort bench papers` its experiments.
 
-    Experiments that need the same data set, or none, are in one command.
+    Experiments that need the same data set are in one command, and so are those that need none.
     """
     found = []
     if row.selectors:

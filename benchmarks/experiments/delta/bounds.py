@@ -2,6 +2,7 @@
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
 sections 3.2 to 3.4 and appendix F. In the paper n of m clients train in a round of K local steps.
+F_i is the loss of client i, f the mean of all F_i, and x the model.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Constants(NamedTuple):
 def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms of
-    α1 and of α2's summand 5 K L η_L have 1/(mn) instead of 1/m². This makes Φ̃ larger, although draws without
-    replacement have less variance.
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms with
+    α1 and with the summand 5 K L η_L of α2 have the factor 1/(mn) instead of 1/m². This makes Φ̃ larger,
+    although draws without replacement have less variance.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def delta_gain(of: Constants, diversities: Floats, variances: Floats) -> float:
 
 
 def is_gain(norms: Floats) -> float:
-    """Return eq. 78's ratio >= 1 of second moments: the estimate of uniform sampling over that of IS."""
+    """Return the second moment of the estimate of uniform sampling divided by that of IS (eq. 78), >= 1."""
     return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
 
 
@@ -131,7 +132,7 @@ def crude_variances(
 
 
 def is_margin(of: Constants, excess: float) -> float:
-    """Return the supremum of the c of Theorem D.1, for A² = `excess`.
+    """Return the supremum of the constants c that Theorem D.1 allows, for A² = `excess`.
 
     It is 1/2 - 10 L² K² (A² + 1) η_L² - L η K (A² + 1) η_L/(2n), as in eq. 41. The theorem prints L² for L in
     the last term.
@@ -148,7 +149,9 @@ def is_margin(of: Constants, excess: float) -> float:
 
 
 def delta_margin(of: Constants, p: Floats, excess: float) -> float:
-    """Return the supremum of the c of eq. 60, 1/2 - 20 K² η_L² L² (A² + 1)/m² sum 1/p, for A² = `excess`.
+    """Return the supremum of the constants c that eq. 60 allows, for A² = `excess`.
+
+    It is 1/2 - 20 K² η_L² L² (A² + 1)/m² sum 1/p.
 
     Raises
     ------
@@ -191,8 +194,9 @@ def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: fl
 def delta_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
     """Return Theorem 3.5's bound: twice eq. 62 (see eq. 48), so the theorem's c is half of eq. 60's `c`.
 
-    The factor 2 is not needed. Eqs. 6, 8 and 44 print + χ², but E||∇f||² = E||∇f̃||² - χ² by Lemma C.2
-    (eq. 21), so eq. 62 alone bounds the gradient.
+    The factor 2 is not needed. Eqs. 6, 8 and 44 print + χ², but E||∇f||² = E||∇f̃||² - χ² by eq. 21 (Lemma
+    C.2), so eq. 62 alone bounds the gradient. Here f̃ is the paper's surrogate objective, and χ² the gap
+    between the gradients of f̃ and f.
 
     The parameters are those of `is_bound`.
     """

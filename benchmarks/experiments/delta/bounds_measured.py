@@ -96,7 +96,7 @@ class Descent(NamedTuple):
 
 
 def make_quadratics(rng: np.random.Generator) -> Quadratics:
-    """Draw θ_i ~ N(0, 1) times lognormal(0, 1), and σ_i² ~ lognormal(0, 1)."""
+    """Draw θ_i, N(0, 1) in each entry times one lognormal(0, 1) number, and σ_i² ~ lognormal(0, 1)."""
     optima = rng.normal(size=(CLIENTS, DIMENSION)) * rng.lognormal(0, 1, (CLIENTS, 1))
     return Quadratics(optima, rng.lognormal(0, 1, CLIENTS))
 
@@ -149,7 +149,7 @@ def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
             so_far = run.reciprocals[:t]
             mean = 1 / so_far.mean(axis=0)  # Φ̃ is linear in 1/p, so this p gives the mean Φ̃ of the rounds
             term = bounds.phi_tilde(RUN, mean, zeta, sigma, True)
-            worst = 1 / so_far[so_far.sum(axis=1).argmax()]  # c must hold in each round
+            worst = 1 / so_far[so_far.sum(axis=1).argmax()]  # its c is allowed in each round
             c = bounds.delta_margin(RUN, worst, EXCESS)
             limits["Theorem 3.5"].append(bounds.delta_bound(RUN, c, t, gap, term))
         cells[method, "log10 least gradient²"] = math.log10(least[-1])

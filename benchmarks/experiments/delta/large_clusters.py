@@ -39,7 +39,7 @@ class LargeClustersSelector(ClusterISSelector):
         return super()._select(context)
 
     def _large(self, clients: Ints) -> Ints:
-        """Return the clients outside the cluster of smallest known norms; a single cluster is kept.
+        """Return the clients outside the cluster of smallest known norms, or all if there is one cluster.
 
         Clients without a known norm are a cluster of their own, which is never omitted.
         """

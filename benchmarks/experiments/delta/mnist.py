@@ -1,7 +1,7 @@
 """DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9.
 
 `training` names the paper, says what the paper's terms mean here, and has the selectors and the training.
-`mnist_cnn` and `other_data` have the same tables with larger models and other data.
+`mnist_cnn` has Table 2 with a larger network, and `other_data` has tables and figures on other data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DELTA's Table 2 on MNIST with the paper's network, clients and rounds: needs a GPU.
 
-`training` has the training, the selectors and the paper's terms. The paper uses Fashion-MNIST, which was not
-available here (`other_data`) and whose images have the same shape as MNIST's.
+`training` has the training, the selectors and the paper's terms. The paper uses Fashion-MNIST, whose images
+have the same shape as MNIST's. Fashion-MNIST was not available here; `other_data` has the experiment with it.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ EXPERIMENTS = (
         gpu=True,
     ),
 )
-"""Table 2 of the DELTA paper with its network for Fashion-MNIST."""
+"""Table 2 of the DELTA paper on MNIST, with the paper's network for Fashion-MNIST."""

@@ -4,7 +4,7 @@
 experiments have no results yet. The paper states these numbers (section 5, appendix H.2): 500 rounds and
 mini-batches of 32; on Fashion-MNIST (α = 0.1) and CIFAR-10 (α = 0.5), 20 of 300 clients in each round and the
 rate 0.01; on LEAF's data, a fifth of the users in each round and the rate 0.1. As in `mnist`, a client takes
-5 steps, not 5 epochs, and the selectors have their default settings.
+5 steps instead of the paper's 5 epochs, and the selectors have their default settings.
 
 On LEAF's data (FEMNIST and CelebA), the accuracy is measured on 5000 test images of all users, not only of
 the clients. The networks:
@@ -67,7 +67,7 @@ class OfUsers(Large):
         Raises
         ------
         ValueError
-            If the data do not name the users, or name too few.
+            If the data do not name the users, or name fewer than `num_clients`.
         """
         users = images.train.users
         found = 0 if users is None else len(np.unique(users))
@@ -77,7 +77,7 @@ class OfUsers(Large):
         return federate(images.train, [np.flatnonzero(users == user) for user in chosen])
 
     def test(self, images: datasets.Halves) -> Dataset:
-        """Return `TESTED` test images of all users."""
+        """Return at most `TESTED` test images of all users."""
         rows = np.random.default_rng(0).permutation(len(images.test.labels))[:TESTED]
         return images.test.take(rows)
 
@@ -139,7 +139,7 @@ BACKBONES = {
 
 
 def _with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
-    """Return a copy of the federation for each named backbone of `BACKBONES`, with the given threshold."""
+    """Return name -> copy of the federation. `thresholds`: name of a backbone in `BACKBONES` -> threshold."""
     return {
         group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
         for group, threshold in thresholds.items()

@@ -55,21 +55,22 @@ REGRESSION_METHODS = {
     "DELTA": Method("delta"),
     "Power-of-Choice": Method("pow-d"),
 }
-"""The error² of each row is compared with that of the first row."""
+"""Row of the tables -> method. `Run.error` of each row is divided by that of the first row."""
 EXTREMES_METHODS = {
     "practical IS": (Method("prac-is"), "norm"),
     "practical DELTA": (Method("prac-delta"), "diversity"),
     "IS": (Method("fed-is"), "norm"),
     "DELTA": (Method("delta"), "diversity"),
 }
-"""Appendix G is about the practical forms; the captions of its figures name FedIS and DELTA."""
+"""Beginning of the row labels -> (method, what is recorded). Appendix G is about the practical forms, but the
+captions of its figures name FedIS and DELTA, so both forms are here."""
 LOCAL_STEPS, RATE = 5, 0.001
 OPTIMUM = (10.0, 1.0)
 """The true (A, b)."""
 OTHER = (8.0, 2.0)
 """The other true (A, b) of Figure 11."""
 FAR = (5.0, 0.0)
-"""A start from which A x - b is positive for all x on the way to either optimum."""
+"""A start (A, b). On the way from this start to either optimum, A x - b stays positive for all samples x."""
 OFF_POLE = 0.15
 """The least distance of the samples x from the pole of y at x = b/A."""
 
@@ -174,7 +175,7 @@ def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
 
 
 def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
-    """Train with a selector. The gradient noise is the same for all selectors; `seed` is (seed, ν)."""
+    """Train with a selector. All selectors have the same gradient noise. `seed` is the pair (seed, ν)."""
     selector = make_selector(method, len(problem.x), seed[0])
     w, error = start, 0.0
     losses, extremes = np.empty(num_rounds), np.empty((2, num_rounds, 2))
@@ -247,7 +248,8 @@ def run_regression(
 def _blocks(values: Floats) -> Curve:
     """Return a curve of about 100 points, each the mean over a block of the values (T,) of the rounds.
 
-    A block has at least two rounds, since a logarithmic axis cannot show the loss at the optimum, which is 0.
+    A block has at least two rounds, since the loss of a start at the optimum is 0, which a logarithmic
+    axis cannot show.
     """
     every = max(2, values.size // 100)
     at: Floats = np.arange(0.5, values.size // every) * every

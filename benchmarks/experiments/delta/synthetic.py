@@ -18,7 +18,7 @@ from strategies.selectors import Feedback, Selection, Selector, create
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""
 NO_FLOOR = 1e-9
-"""The `floor` in place of the paper's 0: it must be positive, but changes no result here."""
+"""The setting `floor` where the paper has none: it must be positive, and is too small to change a result."""
 
 
 def _settings(name: str, **settings: Any) -> dict[str, Any]:
@@ -29,7 +29,8 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
 def reports_of(g: Floats, variances: Floats | float = 0.0) -> dict[str, Floats]:
     """Return the reports of M clients with the updates g (M, d).
 
-    `variances` (M,) are the reported variances of a gradient between mini-batches, or one number for all.
+    `variances` (M,) are the variances that the clients report, of a gradient between mini-batches, or one
+    number for all clients.
     """
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
@@ -79,7 +80,8 @@ def estimate_variance(g: Floats, q: Floats, k: int) -> float:
 TOY = np.array([[2.0, 2.0], [4.0, 1.0], [6.0, -3.0]])
 """The gradients (3, 2) of the three clients at the model (1, 1)."""
 PAIRS = {"FedAvg": [0, 1], "IS": [1, 2], "DELTA": [0, 2]}
-"""The paper assumes these pairs: the first two clients, the largest norms, the greatest diversity."""
+"""The pair that the paper assumes for each method: the first two clients, the two of largest norm, and the
+two of greatest diversity."""
 
 
 def _successive(q: Floats) -> dict[tuple[int, int], float]:
@@ -141,7 +143,8 @@ def updates_with_common_part(
 ) -> dict[str, Floats]:
     """Return the updates (M, d) of each case: each client's own part plus a part common to all clients.
 
-    The norm of a client's own part is about sqrt(d), and the norm of the common part is a multiple of it.
+    The norm of a client's own part is about sqrt(d), except in the case "heavy-tailed". The norm of the
+    common part is a multiple of sqrt(d).
     """
     own = rng.normal(size=(num_clients, dimension))
     heavy = own * rng.lognormal(0, 1, (num_clients, 1)) + 1

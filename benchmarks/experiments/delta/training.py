@@ -11,7 +11,7 @@ n of m clients         K of M clients
 FedAvg                 `md`, which draws clients in proportion to their data
 FedPracDELTA           `prac-delta`
 FedPracIS              `prac-is`
-FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; not in the tables
+FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; only in experiments on figures
 Cluster-based IS       `cluster-is` with two centres, from the norms of each client's last participation
 Power-of-Choice        `pow-d` with d = 2K candidates, drawn in proportion to data
 non-iid                a client's class proportions ~ Dir(α p), where p are the shares of the classes in the
@@ -34,7 +34,7 @@ The paper does not say:
   client that is drawn twice trains once, and has the weight of two draws;
 - whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, the
   largest class has 4/5 of a client's images on average with Dir(α p), and 2/5 with α for each class;
-- whether the server or the clients apply the momentum (in the method that the paper cites, the clients).
+- whether the server or the clients apply the momentum (in the method that the paper cites, the clients do).
 
 What the paper does, and this module does not:
 
@@ -42,8 +42,9 @@ What the paper does, and this module does not:
 - The importance samplers make no uniform draws (here a tenth is uniform). They do not divide diversities by
   the number of local steps. Diversities are distances from the plain mean (here, with `prac-delta`, from the
   weighted mean).
-- FedVARP's aggregate is the plain mean of all stored updates, which the selected clients renew. Selectors
-  learn from the updates (here from the updates minus the stored updates).
+- FedVARP's aggregate is the plain mean of all stored updates, after the updates of the selected clients have
+  replaced their stored ones. Selectors learn from the updates (here from the updates minus the stored
+  updates).
 - Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
 """
 
@@ -128,7 +129,7 @@ class Federation:
     Attributes
     ----------
     kernel : Kernel or Callable
-        The model, or a function without arguments that makes it (networks in torch).
+        The kernel, or a function without arguments that makes the kernel (for networks in torch).
     partition : str
         Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
     num_clients, clients_per_round, num_rounds : int
@@ -142,7 +143,7 @@ class Federation:
     backbone : Backbone
         The training method that the selectors are combined with.
     common_threshold : float, optional
-        A second threshold, in a column of its own.
+        A second threshold, in a column of its own. It is the same in all groups of rows of a table.
     """
 
     kernel: Kernel | Callable[[], Kernel]
@@ -201,7 +202,7 @@ class Run(NamedTuple):
         return self.accuracy.first(self.accuracy.y >= threshold)
 
     def seconds_to(self, threshold: float) -> float:
-        """Return the time of the rounds until `reached`, or NaN."""
+        """Return the seconds of all rounds up to the one that `reached` returns, or NaN if there is none."""
         round = self.reached(threshold)
         return round if np.isnan(round) else float(self.seconds[: int(round)].sum())
 
@@ -211,7 +212,7 @@ def train(federation: Federation, data: FederatedData, test: Dataset, method: Me
     logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     backbone, settings = federation.backbone, dict(method.settings)
     if method.selector == LargeClustersSelector.name:
-        register(LargeClustersSelector)  # not on import: the selector is of this experiment only
+        register(LargeClustersSelector)  # not on import: only one experiment uses it
     if method.selector == "pow-d":
         settings["num_candidates"] = 2 * federation.clients_per_round
     if method.selector in ("delta", "prac-delta"):
@@ -314,7 +315,7 @@ def run_table(
     seed, path, methods, dataset, quick
         See `run_figure`.
     timed : bool (default: False)
-        Whether the table has the seconds to the threshold, which are not a function of the seed.
+        Whether the table has the seconds to the threshold, which differ between runs with the same seed.
     federations : mapping of str to Federation
         Prefix of a group's row labels -> federation.
     """

@@ -2,7 +2,7 @@
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here; but G², as in the paper, is the
-bound of the squared norm of a gradient.
+bound of the squared norm of a gradient. F_j is the loss of group j, p_j its weight, and f = sum_j p_j F_j.
 
 Where the paper is silent or contradicts itself:
 
@@ -11,12 +11,13 @@ Where the paper is silent or contradicts itself:
   covariance matrix. The proof uses the covariance, and so does this module.
 - **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. Here ||g||² <= G², as
   the proof uses it.
-- **Learning rates**: Theorem 1 prints no condition. The proof prints η η_L < 1/(T_L L), without ε̂.
+- **Learning rates**: Theorem 1 prints no condition. The proof needs ε̂ η η_L <= 1/(T_L L), but prints
+  η η_L < 1/(T_L L). `Constants.margin` checks the printed condition.
 - **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)); Lemmas 5 and 7 have this term with
   a plus, and the term in brackets must be at most 0. The probability in the text after eq. 7 must be 1 - δ.
   Assumption 2 prints v for w.
-- **η**: Theorem 1's server step has no η, but its bound, Corollary 1.1 and the proof (eq. 9) have one. Here
-  the step is η times the aggregate, as in the proof.
+- **η**: Theorem 1's server step has no η, but the theorem's bound, Corollary 1.1 and the proof (eq. 9) have
+  one. Here the step is η times the aggregate, as in the proof.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Constants(NamedTuple):
         return self.shares.size * float((self.shares**2).sum())
 
     def margin(self) -> float:
-        """Return the supremum of the constants c: 1/2 - 15 L² T_L² η_L² G sum p².
+        """Return the supremum of the constants c that the proof allows: 1/2 - 15 L² T_L² η_L² G sum p².
 
         Raises
         ------
@@ -103,11 +104,11 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 def around_eq_7(
     shares: Floats, estimates: Floats, final: Floats, clients: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return three arrays (T,): the right side of eq. 7 between its lower and its upper bound.
+    """Return three arrays (T,): a lower bound of the right side of eq. 7, this side, and an upper bound.
 
     The bounds are those in the text after eq. 7:
     (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
-    round t is the largest |s_j/ŝ_j(t) - 1|. Then both bounds hold if no s_j or ŝ_j(t) is above n_j.
+    round t is the largest |s_j/ŝ_j(t) - 1|. With this ε, both bounds hold if no s_j or ŝ_j(t) is above n_j.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def remainder(of: Constants, error: float, variances: Floats, c: float) -> float
     variances : ndarray, shape (T,)
         See `selection_variance`.
     c : float
-        A number in (0, `Constants.margin`).
+        A number above 0 and at most `Constants.margin`.
     """
     step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
     noise = size * step * error**2 * of.noise * squares / 2
@@ -154,8 +155,8 @@ def remainder(of: Constants, error: float, variances: Floats, c: float) -> float
 def bound(of: Constants, rounds: int, error: float, variances: Floats) -> float:
     """Return Theorem 1's bound of min_t E||∇f(w_t)||² over T = `rounds` rounds, with the best c of the proof.
 
-    Every c below `Constants.margin` is allowed, and the largest is best. The other parameters are those of
-    `remainder`.
+    Every c below `Constants.margin` is allowed. The bound is least at this supremum, which is used. The other
+    parameters are those of `remainder`.
     """
     c = of.margin()
     first = of.gap / (c * of.global_rate * of.local_rate * of.steps * rounds)

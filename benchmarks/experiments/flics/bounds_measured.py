@@ -56,7 +56,7 @@ def descend(
     optima : ndarray, shape (G, d)
         θ.
     took_part, estimates : ndarray, shape (T, G)
-        See `toss`.
+        See `variance_above_optimum.toss`.
     rng : np.random.Generator
         Source of the gradients' noise. The noise of a gradient has the variance σ_L².
     rates : Rates

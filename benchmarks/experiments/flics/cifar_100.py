@@ -99,7 +99,7 @@ def coarse_labels() -> Ints:
 def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], Ints, Floats]:
     """Give each client samples by its own distribution over the coarse labels.
 
-    A sample goes to one client. If a coarse label is used up, the client's other labels keep their
+    A sample goes to at most one client. If a coarse label is used up, the client's other labels keep their
     proportions.
 
     Returns
@@ -187,7 +187,7 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
     size : Size
         The size of the experiment.
     quick : bool (default: False)
-        Whether to train for two rounds only, in which two clients take a step.
+        Whether to train for two rounds only, in each of which two clients take one step.
     """
     if quick:
         size = size._replace(num_rounds=2, evaluate_every=2, local_steps=1, batch_size=4, clients_per_round=2)

@@ -1,7 +1,8 @@
 """The rates of FLICS over many rounds, and the offline optimum that Theorem 2 compares them with.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B.
+Constraints", section III-B. The rate of a group in a round is the expected number of its clients that take
+part.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from strategies.numerics.budget_allocation import water_fill
 def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
     """Return the rates r(t) of FLICS in each of T rounds, (T, G).
 
-    The rates of round t come from `water_fill`, on top of the sum of the rates of the earlier rounds.
+    `water_fill` computes the rates of round t from the sums of each group's rates over the earlier rounds.
 
     Parameters
     ----------
@@ -39,16 +40,17 @@ def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.A
 
 
 def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
-    """Return the solution s of OffVar (eq. 8): the best mean rates if all rounds are known beforehand.
+    """Return the solution s of the paper's problem OffVar (eq. 8): the best mean rates of the groups.
 
-    The paper's OffVar also demands r_min <= s_j of every group. Here neither OffVar nor FLICS has r_min.
+    These are the mean rates with the least sum_j p_j²/s_j, if all rounds are known beforehand. The paper's
+    OffVar also demands that every s_j is at least a constant r_min. Here neither OffVar nor FLICS has r_min.
 
     The solution is exact, but all sets of groups are enumerated. Mean rates s are possible if, for all sets A
     of groups, ``sum_{j in A} s_j <= f(A)`` with ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These
     s are a polymatroid. On a polymatroid sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending
     order, are lexicographically largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980).
-    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of its p_j. This ratio is the level of
-    all groups in A. The levels of the other groups are found in the same way, with those of A fixed.
+    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of the p_j of A. This ratio is the level
+    of all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from tasks.partitions import label_groups
 NUM_GROUPS, K = 10, 20
 LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
-"""Rounds between two measurements of the accuracy, and number of rounds at the end that are averaged."""
+"""The accuracy is measured every `EVERY` rounds; the final accuracy is the mean of the last `LAST` rounds."""
 QUICK_ROUNDS = 120
 """Number of rounds of the quick form."""
 
@@ -60,7 +60,7 @@ COUNTS = {
 }
 """Row of the table -> (process, mean number of available clients of each group)."""
 RECORDED, SHARES = 1000, np.geomspace(0.01, 0.5, 10)
-"""Number of clients in the synthetic trace, and the share of the time in which each tenth is available."""
+"""Number of clients in the synthetic trace, and the share of time that each tenth of them is available."""
 PAPER_ROWS = ("uniform", "Poisson", "cyclic", "trace, random", "trace, correlated")
 ROWS = (*PAPER_ROWS, "Markov", "diurnal", "scarce Poisson")
 
@@ -69,9 +69,10 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
     """Return the availability of the clients in a row of the table.
 
     "trace, random" and "trace, correlated" stand for the paper's real-random and real-correlated. In the
-    first, each client gets a random recorded client of a synthetic trace. In the second, the recorded clients
-    are cut into thirds of low, medium and high availability; the first three groups get the low third, the
-    next four the medium, and the last three the high. The paper has equally many groups in each third.
+    first, each client comes and goes as a random recorded client of a synthetic trace does. In the second,
+    the recorded clients are cut into thirds of low, medium and high availability; the first three groups get
+    the low third, the next four the medium, and the last three the high. The paper has equally many groups in
+    each third.
     """
     assert data.groups is not None
     if row in COUNTS:
@@ -114,7 +115,7 @@ INPUTS, CLASSES = 60, 10
 
 
 def synthetic(seed: int) -> Problem:
-    """Draw the clustered Synthetic(.5, .5) of section IV-A. We read its 0.5 as a variance.
+    """Draw the clustered Synthetic(.5, .5) of section IV-A. We read the 0.5 as a variance.
 
     The samples of group j = 1, ..., 10 are x ~ N(μ_j, j^-1.2 I) with μ_j ~ N(B_j, I) and B_j ~ N(0, 0.5). The
     label of x is the index of the largest entry of x W_j + b_j. The entries of W_j and b_j are N(0, 0.5); the
@@ -153,7 +154,7 @@ def digits(path: Path, seed: int) -> Problem:
     """Distribute the digits of MNIST or FEMNIST over clients in ten groups.
 
     A client of group k holds images of the digits k and k + 1 modulo 10. The file's name tells the data set.
-    The test samples are all test images of each digit in the file.
+    There is a test set for each digit: all test images of the digit in the file.
     """
     halves = datasets.load(path.stem, str(path))
 
@@ -210,7 +211,7 @@ Accuracies = Mapping[str, Mapping[str, Floats]]
 
 
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
-    """Train all trials in each of the rows, and return their accuracies."""
+    """Train all trials with the availability of each of the rows, and return their accuracies."""
     return {
         row: {trial: learn(problem, available, trial, num_rounds, seed) for trial in TRIALS}
         for row in rows

@@ -16,9 +16,9 @@ NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
 """Mean number of available clients of each group. The process "trace" uses only their ratios.
 
-The paper's uniform availability always fills the quotas K p_j, which are 2 for K = 20. Here the process
-"uniform" has 1 client of the first group in every round, and 1 or 2 of the second. In `table_1`, "uniform"
-fills the quotas.
+With the paper's uniform availability, each group always has at least as many available clients as its quota K
+p_j, which is 2 for K = 20. Here the process "uniform" has 1 client of the first group in every round, and 1
+or 2 of the second. In `table_1`, "uniform" has enough clients for the quotas.
 """
 SHARES = np.full(NUM_GROUPS, 1 / NUM_GROUPS)
 """The groups' weights p in the objective, which sum to 1."""
@@ -80,7 +80,8 @@ def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = 
 
 
 BETA = 1.0
-"""FLICS' β. With β = 0, σ_T (the mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
+"""β, the number at which FLICS starts to count the participants of a group, see `toss`. With β = 0, σ_T (the
+mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
 def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""The experiment on further streams, where `forecast` was weak or unmeasured: other M, K, T and spreads."""
+"""The experiment on further streams, with other M, K and T, where `forecast` was weak or not yet measured."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,8 +40,9 @@ class Setting(NamedTuple):
 def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], noise: float = 0) -> Stream:
     """Multiply static norms by a factor common to all clients.
 
-    At equally spaced rounds the factor has the values `knots`; between them its logarithm is linear. Each
-    norm also has lognormal noise of spread `noise`.
+    At equally spaced rounds the factor has the values `knots`. Between these rounds, the logarithm of the
+    factor is linear. Each norm is also multiplied by lognormal noise, whose logarithm has the standard
+    deviation `noise`.
     """
     sizes, norms = static(rng, m, t)
     factor = np.exp(np.interp(np.linspace(0, len(knots) - 1, t), np.arange(len(knots)), np.log(knots)))
@@ -49,9 +50,10 @@ def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], n
 
 
 def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: float, noise: float) -> Stream:
-    """Draw lognormal norms with spread .3, and multiply those of `few` clients by `factor`.
+    """Draw lognormal norms, one for each client, and multiply those of `few` clients by `factor`.
 
-    The norms are constant over the rounds, except for lognormal noise of spread `noise`.
+    The logarithms of the norms have the standard deviation .3. The norms are constant over the rounds,
+    except for lognormal noise, whose logarithm has the standard deviation `noise`.
     """
     norms = rng.lognormal(0, 0.3, m)
     norms[rng.choice(m, few, replace=False)] *= factor
@@ -59,9 +61,9 @@ def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: flo
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Multiply one Pareto number per client, with the exponent `clients`, by Pareto noise of each norm.
+    """Return norms that are products of two Pareto numbers: one of the client, one of the client and round.
 
-    The exponent of the noise is `noise`. Numbers with the exponent inf are all 1.
+    The exponents of these numbers are `clients` and `noise`. A number with the exponent inf is always 1.
     """
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
@@ -97,7 +99,7 @@ SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def run_settings(seed: int, quick: bool = False) -> Outcome:
-    """Play all settings with all selectors. If `quick`, play a tenth of the rounds."""
+    """Measure all selectors in all settings, and with SCAFFOLD. If `quick`, run a tenth of the rounds."""
     cells: dict[Cell, float] = {}
     for row, setting in SETTINGS.items():
         m, k, t = setting.num_clients, setting.clients_per_round, setting.num_rounds // (10 if quick else 1)

@@ -1,7 +1,7 @@
-"""Synthetic streams of update norms, and the experiment that compares `forecast` with other samplers on them.
+"""Synthetic streams of update norms, and the experiment that compares selectors with `forecast` on them.
 
 A stream has the norm of every client in every round. The norms do not depend on the selection, so all
-samplers play the same stream. Samplers are compared by cumulative regret (`benchmarks.experiments.regret`).
+selectors meet the same norms. Selectors are compared by cumulative regret (`benchmarks.experiments.regret`).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
 SPREAD = 1.0
-"""Standard deviation of the logarithm of the norms in `static`, which most streams start from."""
+"""Standard deviation of the logarithm of the norms that `static` returns. Most streams are made from these
+norms."""
 
 
 class Stream(NamedTuple):
@@ -68,7 +69,7 @@ def _jumps(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 
 def noise_of(spread: float) -> MakeStream:
-    """Return the function that makes static norms times lognormal noise of a spread."""
+    """Return a function that makes static norms, each multiplied by noise: exp(N(0, `spread`²))."""
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
         sizes, norms = static(rng, m, t)
@@ -78,10 +79,11 @@ def noise_of(spread: float) -> MakeStream:
 
 
 def sized(power: float, noise: float, own: float) -> MakeStream:
-    """Return the function that makes norms which depend on sizes.
+    """Return a function that makes norms which depend on the clients' data sizes.
 
-    λ ||g|| is proportional to the product of size^power, a lognormal factor per client (spread `own`), and
-    lognormal noise (spread `noise`).
+    λ ||g|| is proportional to the product of size^power, a lognormal factor for each client, and lognormal
+    noise for each client and round. The logarithms of factor and noise have the standard deviations `own` and
+    `noise`.
     """
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
@@ -144,9 +146,9 @@ def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int)
     make : callable
         Function that makes the selector from the data sizes (M,).
     stream : Stream
-        The stream, of which all rounds are played.
+        The stream. All its rounds are run.
     clients_per_round : int
-        The K in the loss, which must also be the selector's.
+        K in the formula of the regret. The selector must draw as many clients in a round.
 
     Returns
     -------
@@ -174,7 +176,7 @@ NAMES = ("uniform", "md", "avare", "forecast")
 
 
 def run_streams(seed: int, quick: bool = False) -> Outcome:
-    """Play every stream with every selector. If `quick`, play streams with a tenth of the rounds."""
+    """Measure every selector of `NAMES` on every stream. If `quick`, streams have a tenth of the rounds."""
     k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
 
     def make(name: str) -> MakeSelector:

@@ -4,10 +4,11 @@ Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Le
 in its first version (v1) and its later version (v2, with Liu, Zhang, Zhou and Chen). The distance-generating
 function of the mirror descent is the negative entropy. M is the number of clients, K the number of draws a
 round, T the number of rounds, and α/M the floor of p. The loss of a round is ``l_t(p) = (1/K) sum_m a_m/p_m``
-with ``a_m = λ_m² ||g_m||²``, and ā is a bound of all a_m.
+with ``a_m = λ_m² ||g_m||²``, and ā is a bound of all a_m. q^t are the probabilities in round t that the
+regret is measured against.
 
-v1 bounds the slope of the estimated loss by M³ā/(K²α³). A client that is drawn N_m <= K times in a round can
-exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
+v1 bounds the slope of the estimated loss by M³ā/(K²α³). If a client is drawn N_m <= K times in a round, the
+slope can exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float)
     ::
 
         v1:  2 sqrt(2) M³ ā/(K² α³) sqrt(T (log M + 2 TV log(M/α)))        eq. 12
-        v2:  2 M³ A/(K α³) sqrt(T (log M/2 + β log(M/α)))                  Corollary 7
+        v2:  2 M³ A_max/(K α³) sqrt(T (log M/2 + β log(M/α)))              Corollary 7
 
     Corollary 1 of v1 (eq. 10) is eq. 12 with the mean of ā_t² in place of ā². Eq. 21 of v2 prints half of the
     bound above: the factor 2 that follows from Theorem 6 and eq. 20 is missing.
@@ -113,9 +114,10 @@ def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float)
 
 
 def ensemble_regret(at: Setting, rounds: int, largest: float, variation: float, experts: int) -> float:
-    """Return the bound of Adaptive-OSMD's regret with the printed γ: Theorem 3 (v1), Theorem 8 (v2).
+    """Return the bound of Adaptive-OSMD's regret: Theorem 3 (v1), Theorem 8 (v2).
 
-    It is 3/2 of `best_rate_regret` plus (M/α) sqrt(T ā/(8K)) (1 + 2 log E), for E = `experts`.
+    It is 3/2 of `best_rate_regret` plus (M/α) sqrt(T ā/(8K)) (1 + 2 log E), where E = `experts` is the number
+    of experts. The bound is for the printed γ, the rate of the experts' weights.
     """
     return 1.5 * best_rate_regret(at, rounds, largest, variation) + _meta(at, rounds, largest, experts, 1)
 
@@ -130,8 +132,8 @@ def doubling_regret(
     at, rounds, largest, variation
         See `best_rate_regret`.
     experts : int
-        E. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block, which is not larger,
-        suffices, because no block has more experts than the last.
+        E, the number of experts. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block,
+        which is not larger, suffices, because no block has more experts than the last.
     excess : float
         C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
     """
@@ -164,14 +166,14 @@ def variance(p: Floats, norms: Floats, mean_norm: Floats) -> Floats:
     norms : ndarray, shape (W, M)
         ||∇F_m(w)|| of each client.
     mean_norm : ndarray, shape (W,)
-        ||∇F(w)||, where F is the mean of the F_m.
+        ||∇F(w)||, where F_m is the loss of client m, and F the mean of all F_m.
     """
     v: Floats = (norms**2 / p).sum(axis=1) / norms.shape[1] ** 2 - mean_norm**2
     return v
 
 
 class Heterogeneity(NamedTuple):
-    """ζ² of three kinds of sampling, with the supremum over given models.
+    """ζ² of three kinds of sampling: the supremum of V(p, w) over given models w, see `variance`.
 
     Attributes
     ----------
@@ -274,7 +276,7 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
     zeta : float
         ζ², the supremum of `variance` over the models.
     regret : float
-        The regret against q, or a bound of it.
+        D-Regret_T(q), the regret against q, or a bound of it.
 
     Raises
     ------
@@ -313,8 +315,8 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     zeta, zeta_uniform : float
         ζ² and ζ_unif², the suprema over the models of `variance` with q and with the uniform p.
     regret : float
-        The regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared norm of the sum
-        of the B local gradients, divided by B.
+        D-Regret_T(q), the regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared
+        norm of the sum of the B local gradients, divided by B.
 
     Raises
     ------

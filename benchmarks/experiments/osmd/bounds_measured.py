@@ -43,7 +43,7 @@ class Comparator(NamedTuple):
     losses : float
         The sum of l_t(q^t).
     variation : float
-        TV(q).
+        TV(q), the sum of the L1 distances between q of successive rounds.
     """
 
     q: Floats
@@ -52,8 +52,9 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return three comparators: the best q^t >= `floor`, the best of all q^t, the best fixed q >= `floor`.
+    """Return three comparators by name: the best q^t >= `floor`, the best q^t, the best fixed q >= `floor`.
 
+    The first two are best in each round t, the second without a floor. The third is the same in all rounds.
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
     with np.errstate(divide="ignore"):
@@ -342,9 +343,9 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
     ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the weighted mean
-    w of the models before each round, where round t has the weight t. The bound is
+    w of the models before the rounds: the model before round t has the weight t. The bound is
     2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared aggregate is l_t(p_t) for one draw; for K draws it is
-    larger by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
+    larger than l_t(p_t) by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
     """
     n = problem.y.shape[1]
     hessians = problem.x.transpose(0, 2, 1) @ problem.x / n

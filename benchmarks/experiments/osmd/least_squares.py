@@ -55,7 +55,8 @@ def unlike_clients(
 
     Each client has 100 samples with d = 10 features x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), and with
     noise N(0, 0.1²). The entries of w* are N(10, 3). N's second argument is a variance. The scales s_m are
-    lognormal with standard deviation σ of the logarithm, then divided so that the largest is 10.
+    lognormal with standard deviation σ of the logarithm, then divided by a common factor so that the largest
+    is 10.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class Track(NamedTuple):
         Training loss over all samples after each round.
     regret : ndarray, shape (T,)
         Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far, where
-        l_t(p) = (1/K) sum_m a_m/p_m.
+        l_t(p) = (1/K) sum_m a_m/p_m. For a_m see `roots`.
     error : ndarray, shape (T,)
         Sum over the rounds so far of the squared distance between the aggregate and the mean gradient or
         update of all clients.
@@ -328,10 +329,10 @@ def train_scaffold(
     """Train by SCAFFOLD with option II of its control variates and server rate 1.
 
     In each round every selected client m starts from w and takes local steps v <- v - μ (g_m(v) - c_m + c).
-    It ends at v_m. Then, with the weights of the selection::
+    The client ends at v_m. Then, with the weights of the selection::
 
         w <- w + sum_m weight_m (v_m - w)
-        c_m <- c_m - c + (w - v_m) / (steps μ)   for each selected client m;   c = mean of all c_m
+        c_m <- c_m - c + (w - v_m) / (local_steps μ)   for each selected client m;   c = mean of all c_m
 
     Here w and c on the right are those from before the round. Since c is the mean over all clients, selected
     or not, it needs no importance weights. Selectors learn from ||v_m - w||. Source: Karimireddy et al.,

@@ -53,7 +53,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""(number of a round, name of a trial -> its state after this round) -> None."""
+"""A function of a round's number and of the states of all trials after this round, by name of the trial."""
 
 
 class _Group(NamedTuple):

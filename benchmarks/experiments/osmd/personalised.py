@@ -8,6 +8,7 @@ the same weight, and a personal model β of d = 10 parameters. A penalty keeps �
     A_m = s_m diag(κ^((j-1)/(d-1) - 1)) for j = 1, ..., d,   κ = 25
     β_m(w) = argmin_β φ_m(w, β; a'_m),   h(w) = (1/M) sum_m φ_m(w, β_m(w); a_m)
 
+Here (β - a)' is the transpose of β - a, but a'_m is the name of a second vector of client m.
 On client m's training samples the loss is least at a'_m, and on its held-out samples at a_m. The client fits
 its personal model β_m(w) on the training samples. The objective h(w) is evaluated on the held-out samples.
 The personal models, the gradients and the minimum of h are known in closed form.

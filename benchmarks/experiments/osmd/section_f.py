@@ -7,7 +7,8 @@ of all probabilities with α = 0.4. There are T = 1000 rounds; the paper does no
 
 Unless a row says "printed γ", the rate γ of the experts' weights is the scale-free one, see
 `strategies.selectors.osmd.rates`. Before training, clients report the norms of their gradients over all their
-samples. During training, selectors learn from norms that come from mini-batches.
+samples, except in rows "cold" and with SCAFFOLD. During training, selectors learn from norms that come from
+mini-batches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The names F.1 to F.4 are those of appendix F of the first version of Zhao, Wang, Kolar, "Adaptive Client
 Sampling in Federated Learning via Online Learning with Bandit Feedback". a is λ² ||g||² of a client, and ā is
-the bound of all a that the learning rates depend on.
+the bound of all a that the learning rates depend on. In Adaptive-OSMD, several experts propose probabilities;
+η are the learning rates of the experts, and γ is that of the experts' weights.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ class Maker:
     def doubling(self) -> Selector:
         """Return Adaptive-Doubling-OSMD with the first version's rates, and the scale-free γ.
 
-        ā of a block is the largest a that was seen in the block before. The first block makes no step, so
-        asking clients for their norms before training would change nothing.
+        The rounds are divided into blocks of 1, 2, 4, ... rounds. ā of a block is the largest a that was seen
+        in the block before. The first block makes no step, so asking clients for their norms before training
+        would change nothing.
         """
         return self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1")
 

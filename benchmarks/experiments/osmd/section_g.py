@@ -3,6 +3,9 @@
 `logistic_regression` has the problem and the training. There are M = 500 clients, K = 10 draws a round and
 T = 1000 rounds. The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms
 noisier, are added here. Balanced sizes are 10 images; the paper does not give this number.
+
+a is λ² ||g||² of a client, and ā the bound of all a that the learning rates of the OSMD family depend on. v1
+and v2 are the first and the later version of the paper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """The bounds of Power-of-Choice: eqs. 8, 9 and 86, with the local-global objective gap Γ of eq. 4.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 3 and appendices A and E. In the paper m of K clients train in a round of τ iterations.
+section 3 and appendices A and E. In the paper m of K clients train in a round of τ iterations. F_k is the
+loss of client k, p_k the client's share of the data, and F = sum_k p_k F_k. F* and F_k* are the least values
+of F and F_k, and w* is the model at which F is least. The selection skew ρ (eq. 5) depends on two models w
+and w': clients are selected at w, and ρ is the mean of F_k(w') - F_k* over the selected clients, divided by
+F(w') - sum_k p_k F_k*.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ class Constants(NamedTuple):
     Attributes
     ----------
     smoothness, convexity : float
-        L and μ > 0 of all clients' losses.
+        L and μ > 0: every client's loss is L-smooth and μ-strongly convex.
     gap : float
         Γ >= 0, see `objective_gap`.
     gradient : float
@@ -67,7 +71,8 @@ def decaying_bound(of: Constants, iterations: Floats, least: float, largest: flo
     iterations : ndarray
         T, the number of iterations so far.
     least, largest : float
-        ρ̄ > 0, the least selection skew of all models, and ρ̃, the largest skew at the optimum (eqs. 6, 7).
+        ρ̄ > 0, the least selection skew over all w and w', and ρ̃, the largest over all w with w' = w*
+        (eqs. 6, 7).
 
     Returns
     -------
@@ -120,8 +125,8 @@ def averaging_bound(of: Constants, iterations: Floats, least: float, largest: fl
 
     The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give.
 
-    `least` and `largest` are ρ̄_q and ρ̃_q (eqs. 78 and 79). The other parameters are those of
-    `decaying_bound`.
+    `least` and `largest` are ρ̄_q and ρ̃_q, the skews with these weights (eqs. 78 and 79). The other
+    parameters are those of `decaying_bound`.
     """
     size, mu, m, offset = of.smoothness, of.convexity, of.selected, averaging_offset(of)
     first = size * m**2 * (32 * m * (m - 1) * of.steps**2 * of.gradient + of.noise) / (mu**2 * least)

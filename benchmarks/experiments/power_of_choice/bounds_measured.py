@@ -1,4 +1,4 @@
-"""Compares the bounds of Power-of-Choice with the measured gap on quadratic losses; the toy of Figure 1.
+"""The bounds of Power-of-Choice beside the measured gap on quadratic losses, and the toy of Figure 1.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 Figure 1, section 3 and appendices A and E. `bounds` has the bounds, `quadratics` the problem.
@@ -36,7 +36,7 @@ TRIALS = (
     *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in (6, 15, 30)),
 )
 BY_DATA = Trial("d=6, q∝p", "pow-d", {"num_candidates": 6, "averaging": "sizes"})
-"""The trial for eq. 86: weights that sum to 1 over the selected clients."""
+"""The trial for eq. 86. The selected clients have weights in proportion to their data."""
 
 
 class Descent(NamedTuple):
@@ -47,8 +47,8 @@ class Descent(NamedTuple):
     gaps : ndarray, shape (R + 1,)
         F(w) - F* before each round, and after the last.
     gradient : float
-        The largest squared norm of any client's gradient at any global model of the run. A local model is
-        nearer to its client's optimum, so its gradient is not longer.
+        The largest squared norm of any client's gradient at any global model of the run. In local
+        training, the model comes nearer to the client's optimum, so the client's gradient does not grow.
     path : ndarray, shape (R + 1, v)
         The global models.
     """
@@ -109,10 +109,10 @@ def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
 def _skews(
     problem: Quadratic, selector: Selector, points: Floats, samples: int, by_data: bool
 ) -> tuple[float, float]:
-    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79).
+    """Return ρ̄ and ρ̃ (eqs. 6 and 7, or 78 and 79 if `by_data`).
 
-    Clients are selected at the models `points`. ρ̄ is the least skew over all models at which the losses are
-    measured. ρ̃ is the largest skew with the losses at the optimum.
+    Clients are selected at each of the models `points`. ρ̄ is the least skew if losses may be measured at
+    any model, and ρ̃ the largest skew if losses are measured at the optimum. `bounds` defines the skew.
     """
     shares = selection_shares(problem, selector, points, samples, by_data)
     return (
@@ -187,13 +187,13 @@ def run_bounds(
 MINIMA = np.array([-1.0, 1.0])
 """The minima of F_1 and F_2, which are (w + 1)²/2 and (w - 1)²/2. F is their mean, with its minimum at 0."""
 MOVE = 0.4
-"""The share of the way to the client's minimum that a round moves the model."""
+"""A round moves the model by this share of the way to the minimum of the selected client's loss."""
 ORDER = (1, 1, 0, 0, 1)
-"""The clients of the paper's random selection, 2, 2, 1, 1, 2."""
+"""The clients of the paper's random selection, 2, 2, 1, 1, 2, counted from 0."""
 
 
 def toy_path(start: float, choose: Callable[[int, float], int]) -> Floats:
-    """Return F(w) - F* after each of five single selections; `choose` gets the round and w."""
+    """Return F(w) - F* after each of five rounds with one client, which `choose(round, w)` returns."""
     gaps, w = np.empty(5), start
     for round in range(5):
         w += MOVE * (MINIMA[choose(round, w)] - w)

@@ -1,9 +1,9 @@
 """The experiments of Power-of-Choice on images: on MNIST, and on Fashion-MNIST as in the paper.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): Tables
-1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E and G. `mnist_training` has the data, the training and the
-paper's terms. Most experiments on MNIST are shorter than those on Fashion-MNIST. Of the experiments on MNIST,
-only `poc-mnist-dropout` has dropout.
+1 and 2, Figures 4, 5, 9 and 12 to 16, appendices E and G. `mnist_training` has the data and the training, and
+says what the paper's terms mean here. Most experiments on MNIST are shorter than those on Fashion-MNIST. Of
+the experiments on MNIST, only `poc-mnist-dropout` has dropout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 
 WINDOW = 40
-"""The accuracy at a round is the mean over the last `WINDOW` rounds; single accuracies vary by points."""
+"""The accuracy at a round is the mean of the `WINDOW` rounds up to it, since single values vary much."""
 
 
 def _accuracy_at(curve: Curve, round: int) -> float:
@@ -50,11 +50,12 @@ def run(
     trials : tuple of Trial
         The trials. Each trial is a row of every group, and is compared with the trial labelled "rand".
     targets : tuple of float
-        Accuracies in %. For each there is a column with the first round that reaches it, R60 for 60 %.
+        Accuracies in %. For each there is a column with the first round whose accuracy reaches it; the
+        column of 60 % is R60.
     early : tuple of int
         Rounds at which accuracies are compared, in addition to the last round.
     timed : bool
-        Whether the table has a column for t_comp, see `Clock`.
+        Whether the table has a column for t_comp, the duration of a round, see `mnist_training.Clock`.
     quick : bool
         Whether to run only the first 40 rounds.
     """
@@ -104,7 +105,7 @@ BESIDE = (
     Trial("forecast", "forecast"),
 )
 DROPOUT = 0.5
-"""The paper does not give the rate of its dropout."""
+"""The rate of the dropout. It is ours: the paper gives none."""
 _OTHERS = (_CPOW, _RPOW, _AFL)
 _SEVERAL = (_POW, _POW._replace(label="pow-d, d=12", settings={"num_candidates": 12}), _POW_20)
 MANY = tuple(
@@ -119,8 +120,8 @@ MANY = tuple(
 )
 """The trials of appendix G.5, with 10 clients a round.
 
-The paper does not give d here. We use d = 20, twice the number of selected clients. With 3 selected clients,
-the paper has d = 6.
+The paper does not give d for this appendix. We use d = 20, twice the number of selected clients (50 for
+rpow-d, as in `TABLE`). With 3 selected clients, the paper has d = 6.
 """
 
 
@@ -218,7 +219,7 @@ def _printed(rounds: tuple[int, ...], accuracies: tuple[float, ...], hundredths:
 def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple[Experiment, ...]:
     """Return the experiments of Tables 1 and 2 on a data set.
 
-    `known` has the known results of Table 1, and `note` is added to the notes of both tables.
+    `known` is `Experiment.known` for Table 1, and `note` is added to the notes of both tables.
     """
     return (
         _experiment(
@@ -288,7 +289,7 @@ def _on_fashion(
     alphas: tuple[tuple[float, str], ...] = _BOTH,
     **case: Any,
 ) -> Experiment:
-    """Return an experiment on Fashion-MNIST over 400 rounds; `case` has fields that all its cases share."""
+    """Return an experiment on Fashion-MNIST over 400 rounds; its cases share the fields in `case`."""
     return _experiment(
         _FASHION,
         name,

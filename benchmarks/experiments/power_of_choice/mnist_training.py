@@ -13,8 +13,9 @@ pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
 plain averages of the m models         the weights 1/K; with `md` N_m/K, for N_m draws of client m
 q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
 q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
-Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as in the
-                                       text (in Hsu et al. 2019, its source, sizes are equal)
+Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as the
+                                       paper's text says (in Hsu et al. 2019, whom it cites, sizes are
+                                       equal)
 .8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
 MLP [64, 30], with dropout             the same; on MNIST only `poc-mnist-dropout` has dropout
 ξ (a mini-batch), drawn at random      drawn without replacement until too few samples are left
@@ -47,7 +48,8 @@ EVALUATED, LOSS_EVERY = 5, 20
 """The test accuracy is measured every `EVALUATED` rounds; the training loss, which takes longer, every
 `LOSS_EVERY` rounds."""
 SECONDS, JITTER = 0.296, 0.22
-"""Median seconds of a full local update, and the standard deviation of its logarithm, see `Clock`."""
+"""The median of the seconds that a local update of 30 mini-batches of 64 samples takes, and the standard
+deviation of the logarithm of these seconds, see `Clock`."""
 
 
 class Trial(NamedTuple):
@@ -148,7 +150,7 @@ def make_federation(file: Path, seed: int, alpha: float) -> Federation:
     Raises
     ------
     OSError, ValueError
-        If the file cannot be read, or lacks one of the four arrays.
+        If the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or `y_test`.
     """
     with np.load(file) as arrays:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)
@@ -174,9 +176,10 @@ class Clock:
     t_comp is the time until the slowest candidate has evaluated its loss, plus the time until the slowest
     selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
     a local update of 30 mini-batches of 64 samples takes .296 s · exp(.22 N(0, 1)), drawn for each client and
-    round. These two numbers are fitted to the paper's tables, where rand takes .36 s with 3 clients and .42 s
-    with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of the time of
-    training, since it needs one of the three matrix products. The server's time is ignored.
+    round. The numbers .296 and .22 are fitted to the paper's tables, where rand takes .36 s with 3 clients
+    and .42 s with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of
+    the time of training, since it needs only one of the three matrix products that a layer needs in training.
+    The server's time is ignored.
 
     Parameters
     ----------

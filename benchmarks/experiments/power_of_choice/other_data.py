@@ -5,13 +5,15 @@ section 5 and appendices F and G.4. The data were not available here, so these e
 yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
 test samples, and a client draws the mini-batches of a round without replacement.
 
-- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network with LeNet's 6 and 16 filters of
-  5 x 5, which the paper does not give; b = 128, τ = 64, η = 0.5, halved after 150 and 300 rounds.
+- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network. The paper does not give the
+  filters of the network; here they are LeNet's, 6 and 16 of 5 x 5. b = 128, τ = 64, η = 0.5, halved after 150
+  and 300 rounds.
 - **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
   perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ
   = 100, η = 0.05. The tweets of an account are those in LEAF's training file and those in its test file; the
-  tweets of each account are split in the shares above. Appendix F prints the hidden units as [128-86, 30]; we
-  read 128, 86 and 30. The paper's label of positive tweets is 0, that of `tasks.leaf` is 1.
+  tweets of each account are split: 80 % are the client's, 15 % are test samples. Appendix F prints the hidden
+  units as [128-86, 30]; we read 128, 86 and 30. The paper's label of positive tweets is 0, that of
+  `tasks.leaf` is 1.
 - **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
   b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
   here it is the split of MNIST's size, 70,000 digits.
@@ -51,7 +53,7 @@ class Setting:
     dataset : str
         Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
     kernel : Callable
-        Makes the model.
+        Function that makes the kernel, which trains the model.
     num_clients, num_rounds, batch_size, local_steps : int
         K, T, b and τ.
     rate : float
@@ -59,9 +61,10 @@ class Setting:
     halved : tuple of int
         Rounds after which η is halved.
     alphas : tuple of float
-        One α of the Dirichlet distribution for each group of rows; () = each client is a user.
+        One α of the Dirichlet distribution for each group of rows; () = each client is a user of the
+        data set.
     evaluate_every : int
-        Number of rounds between two measurements. T is a multiple of it.
+        Number of rounds between two measurements of the accuracy. T is a multiple of this number.
     min_samples : int
         The least number of samples of a user that becomes a client.
     """
@@ -85,7 +88,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Pool:
-    """All samples of a data set, from both halves."""
+    """All samples of a data set: those of its training half and those of its test half."""
 
     halves: datasets.Halves
 
@@ -107,7 +110,8 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
     Raises
     ------
     ValueError
-        If the file holds another data set, does not name the users, or names too few with enough samples.
+        If the file holds another data set, does not name the users, or names too few users with at
+        least `min_samples` samples.
     """
     halves = datasets.load(setting.dataset, str(file))
     random = np.random.default_rng(seed)
@@ -154,7 +158,7 @@ def run(
     setting : Setting
         The data set, its clients and their training.
     trials : tuple of Trial
-        The trials. The others are compared with the trial labelled "rand".
+        The trials. Each is compared with the trial labelled "rand".
     quick : bool (default: False)
         Whether to train for two rounds of at most 8 steps only.
     """
@@ -216,7 +220,7 @@ EMNIST = Setting("emnist", partial(MLP, (784, 64, 30, 10)), 500, 500, 64, 30, 0.
 def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None) -> tuple[Trial, ...]:
     """Return rand, pow-d for each d, and afl.
 
-    With the setting `of`, also return cpow-d for the first d, and rpow-d for d = half of all clients. A
+    If `of` is given, also return cpow-d for the first d, and rpow-d for d = half of all clients. A
     candidate of cpow-d evaluates b samples, as many as a mini-batch of the training has (Algorithm 1).
     """
     others: tuple[Trial, ...] = ()

@@ -20,7 +20,7 @@ PAPER = "Cho, Wang, Joshi 2022"
 STEPS, STEP_SIZE = 2, 2e-5
 """The number of local steps τ and the learning rate η on the quadratic losses."""
 RANDOM = "rand"
-"""The paper's name of `md`, which is the label of its row."""
+"""The paper's name for the selector `md`, and the label of this selector's row in the tables."""
 
 
 class Trial(NamedTuple):
@@ -127,7 +127,7 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
     num_rounds : int
         T, a multiple of 20.
     """
-    # τ steps of gradient descent shrink w - w_k* by (1 - η h_k)^τ.
+    # τ steps of gradient descent multiply w - w_k* by (1 - η h_k)^τ.
     moves: Floats = 1 - (1 - STEP_SIZE * problem.curvatures) ** STEPS
     optimum, w = problem.optimum, np.ones(problem.optima.shape[1])
     gaps, counts, path = np.empty(num_rounds + 1), np.zeros(problem.sizes.size), []
@@ -170,7 +170,7 @@ def _selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
 
 
 def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, quick: bool = False) -> Outcome:
-    """Measure how fast the gap of each trial shrinks, and its final gap.
+    """Measure how fast the gap of each trial shrinks, and how large the gap is at the end.
 
     A tenth of the clients train in a round. `num_clients` is a key of `QUADRATIC_TRIALS`. If `quick`, train
     for a quarter of the rounds.
@@ -214,7 +214,7 @@ def selection_shares(
     num_samples : int
         Number of sets of candidates, >= 1.
     by_data : bool (default: False)
-        Whether the weights of the selected clients are q_k = p_k / sum_S p (appendix E). Otherwise they are
+        Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
         equal.
     """
     everyone = np.arange(problem.sizes.size)
@@ -237,17 +237,22 @@ def selection_shares(
 
 
 def skews_at(problem: Quadratic, shares: Floats, w: Floats) -> Floats:
-    """Return the skews ρ (P,) (eq. 5) at the model w (v,) of selections with the clients' shares (P, M)."""
+    """Return the skews ρ (P,) (eq. 5) of P selections, with the losses at the model w (v,).
+
+    `shares` (P, M) are the clients' expected weights in each selection. The skew is the mean loss with these
+    weights, divided by the mean loss with the weights p.
+    """
     losses = problem.losses(w, np.arange(problem.sizes.size))
     skews: Floats = shares @ losses / (problem.sizes @ losses)
     return skews
 
 
 def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
-    """Return the exact minimum (P,) over all models w' of the skew ρ of selections with these shares (P, M).
+    """Return the least skew (P,) of each of P selections, over all models w' at which losses are measured.
 
-    The numerator and the denominator of ρ are quadratic forms of (w', 1). So the minimum of their ratio is
-    their smallest generalised eigenvalue.
+    `shares` are those of `skews_at`. The numerator and the denominator of ρ are quadratic forms of (w', 1).
+    So the minimum of ρ, which is exact, is the smallest generalised eigenvalue of the matrices of these
+    forms.
     """
 
     def forms(weights: Floats) -> Floats:
@@ -268,7 +273,7 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int) -> Floats:
     """Return models (P, v) in random directions from the optimum.
 
-    The distances are .01 to 100 times the mean distance of the clients' optima from it.
+    The distances are .01 to 100 times the mean distance of the clients' optima from the optimum of F.
     """
     spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
     directions: Floats = rng.normal(size=(num_points, problem.optima.shape[1]))

@@ -45,7 +45,8 @@ def make_synthetic(seed: int, num_clients: int = 30, dimension: int = 60) -> Sam
     Each client has its own u, B, v, W and b, where u ~ N(0, 1), B ~ N(0, 1), v_j ~ N(B, 1), and the entries
     of W and b are N(u, 1). Its samples are x ~ N(v, Σ) with Σ_jj = j^-1.2, and y = argmax(W x + b). Their
     number is 50 plus a lognormal(4, 2) number, as in Li et al.'s code; the Power-of-Choice paper says that
-    sizes follow the power law, without its parameters. `dimension` is the number of features.
+    sizes follow the power law, but does not give the parameters of this law. `dimension` is the number of
+    features.
     """
     rng = np.random.default_rng(seed)
     sizes = 50 + rng.lognormal(4, 2, num_clients).astype(np.int64)
@@ -95,7 +96,8 @@ def train_synthetic(
     models : ndarray, shape (n, 10, 61)
         The trained models.
     losses : ndarray, shape (n,)
-        Mean loss of each model over its mini-batches, each measured before its step, in nats.
+        Mean loss of each model over its mini-batches, in nats. The loss on a mini-batch is measured before
+        the step that uses the mini-batch.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))

@@ -198,7 +198,7 @@ def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: 
 
 
 def run(partition: str, seed: int, quick: bool = False) -> Outcome:
-    """Train a federation for each cell. If `quick`, train for a sixth of the rounds."""
+    """Train with each selector, defence and attack. If `quick`, train for a sixth of the rounds."""
     rounds = NUM_ROUNDS // (6 if quick else 1)
     cells: dict[Cell, float] = {}
     for selector in SELECTORS:

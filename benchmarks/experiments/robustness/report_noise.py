@@ -176,7 +176,7 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
 
 
 def run(seed: int, quick: bool = False) -> Outcome:
-    """Play all selectors with all columns. If `quick`, play a tenth of the rounds."""
+    """Measure all selectors in all columns. If `quick`, run a tenth of the rounds."""
     rounds = NUM_ROUNDS // (10 if quick else 1)
     cells: dict[Cell, float] = {}
     uniform = Trial("uniform", "uniform", {})
