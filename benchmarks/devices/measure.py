@@ -24,6 +24,8 @@ from deploy.processes.groups import wait_until
 from strategies.rounds.replies import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
+# s until a round has ended. With LIMIT alone, a lost reply would end the benchmark instead of being counted.
+ROUND_LIMIT = LIMIT + 120.0
 AWAY = "error "  # in a round record, the failure of a disconnected device begins with this text
 SETTLE = 10.0  # s, the longest wait after the last round for devices to answer or abandon their messages
 FLOAT = 4  # bytes of a number in the model
@@ -144,7 +146,7 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
         return count
 
     for number in range(settings.rounds + 1):
-        wait_until(lambda number=number: done() > number or run.over, LIMIT)  # type: ignore[misc]
+        wait_until(lambda number=number: done() > number or run.over, ROUND_LIMIT)  # type: ignore[misc]
         if done() <= number:
             raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
     first, *lines = [json.loads(line) for line in file.read_text().splitlines()]
