@@ -55,7 +55,7 @@ class Plan:
         return np.full(sizes.size, self.steps, dtype=np.int64)
 
     def work(self, data: FederatedData, clients: Ints) -> tuple[Ints, Ints]:
-        """Return (R,) the number of mini-batches of each client, and (R,) the samples in one of them."""
+        """Return (R,) how many mini-batches each client takes, and (R,) how many samples each of them has."""
         sizes = data.offsets[clients + 1] - data.offsets[clients]
         return self.num_steps(sizes), np.minimum(self.batch_size, sizes)
 

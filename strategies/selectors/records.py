@@ -30,7 +30,7 @@ class Selection:
     importance : ndarray, shape (S,)
         W_m >= 0, with E[W_m] = 1 if the selector is unbiased.
     weights : ndarray, shape (S,)
-        c_m >= 0, the coefficient of each update in the pseudo-gradient if all selected clients respond.
+        c_m >= 0, the coefficient of each update in the aggregate if all selected clients respond.
     parts : ndarray, shape (S, P), or None
         None if an update has no parts, see `Selector.part_names`. Otherwise the scales in [0, 1] by which a
         client multiplies its P parts before it sums them. The largest scale of each client is 1.

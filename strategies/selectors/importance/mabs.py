@@ -32,7 +32,7 @@ class MABSSelector(BanditSelector):
     After each round::
 
         p_m = (1 - η) w_m / sum_j w_j + η/M
-        w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W the importance of the draw
+        w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W_m: importance of client m
         δ   = sqrt(η⁴ log M / (T M⁵ mean(a²)))
 
     The paper assumes that the mean of a² over all clients is known. If the setting `mean_square` is not
