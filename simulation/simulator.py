@@ -68,7 +68,8 @@ class Simulator:
     clients_per_round : int
         K.
     num_rounds : int
-        T, the horizon of some selectors. `run` may end before round T or go on after it.
+        T, the number of rounds that some selectors need for their rates. `run` may end before round T or go
+        on after it.
     learning_rate : float or callable
         The learning rate of local SGD, > 0, or a function of the round.
     batch_size : int

@@ -106,7 +106,7 @@ class Kernel(ABC):
         Parameters
         ----------
         arrays : Arrays
-            w_t.
+            w_t, the model from which every client trains.
         data : FederatedData
             The samples of all clients.
         clients : ndarray of int, shape (R,)
@@ -233,7 +233,7 @@ class StackedUpdates(ClientUpdates):
     rows : ndarray, shape (R, P)
         w_m - w_t, all parameters of the model concatenated.
     arrays : Arrays
-        w_t.
+        w_t, the model from which every client trained.
     split : callable
         Splits a row of P numbers into named arrays with the model's shapes, as views if possible.
     """

@@ -81,7 +81,10 @@ class Training:
         self._late = self._late[~due]
 
     def run(self, plan: Plan, chosen: Chosen, arrays: Arrays, now: float) -> Replies:
-        """Train the selected clients from ``arrays``, in a round that begins at ``now``, in simulated s."""
+        """Train the selected clients that reply in time; return the replies of all selected clients.
+
+        The clients train from ``arrays``. The round begins at the simulated time ``now``, in seconds.
+        """
         clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
         if self._response_times is not None:

@@ -71,7 +71,7 @@ class Selection:
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
         """Return the selection for a new draw, without copying or checking the arrays of the draw.
 
-        Only the weights may be invalid, by overflow.
+        The draw is valid, but a weight may have overflowed.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class PersonalisedOSMDSettings(AdaptiveOSMDSettings):
 
 
 class PersonalisedOSMDSelector(Selector):
-    """Selects S = S_1 ∪ S_2, independent draws from p_1 and from p_2, for an objective with personal models.
+    """Selects S_1 and S_2, drawn independently from p_1 and p_2, for an objective with personal models.
 
     The personal models β_m(w) depend on the model w, and F_m is the loss of client m. The gradient of
     h(w) = sum_m λ_m F_m(w, β_m(w)) has two parts, by eq. 47. (The factor 1/M in eq. 47 must be a misprint,
