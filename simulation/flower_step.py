@@ -70,7 +70,7 @@ class FlowerStep:
         round : int
             The round.
         arrays : Arrays
-            w_t.
+            w_t, the model before the step.
         outcome : Outcome
             The outcome of a round that is not skipped.
         """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["SUPERLINK", "Handler", "InProcessGrid", "LazyArray", "SimulatedClock"]
 
 SUPERLINK = 1
-"""The node id of the SuperLink, the source of error replies for dead nodes."""
+"""The node id of the SuperLink. Error replies for nodes that have left come from it."""
 
 Handler = Callable[[Message], "Message | list[Message] | None"]
 """A client as a plain function.

@@ -68,7 +68,8 @@ class Simulator:
     clients_per_round : int
         K.
     num_rounds : int
-        T, the horizon of some selectors. `run` may end before round T or go on after it.
+        T, the number of rounds that some selectors need for their rates. `run` may end before round T or go
+        on after it.
     learning_rate : float or callable
         The learning rate of local SGD, > 0, or a function of the round.
     batch_size : int
@@ -102,14 +103,15 @@ class Simulator:
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
-        The kind of array that the server remembers for each client (default: none).
+        The kind of control variates, which the server computes from what it remembers of each client
+        (default: none).
     proximal_mu : float (default: 0.0)
         μ of FedProx in the clients' loss, >= 0. If 0: the μ of ``server_strategy`` if that is FedProx, and
         otherwise no proximal term.
     mode : Buffered, optional
-        Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does not reply
-        within ``round_deadline`` is given up: its place becomes free, and its update is not used. No shorter
-        deadlines are learned. The availability changes once a round, however long the round takes.
+        If given, rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does
+        not reply within ``round_deadline`` is given up: its place becomes free, and its update is not used.
+        No shorter deadlines are learned. The availability changes once a round, however long the round takes.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -126,7 +128,7 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        The record of each round. A record of ten selected clients takes about 3 KB.
+        The record of each round. The record of a round with ten selected clients takes about 3 KB.
     seconds : float
         The sum of the simulated times for which the rounds waited for replies. Infinite once a round without
         a deadline has waited for a client that dropped out.
@@ -321,7 +323,7 @@ class Simulator:
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
     ) -> Sequence[RoundRecord]:
-        """Run ``num_rounds`` more rounds and return their records; ``on_round`` gets each of them at once."""
+        """Run ``num_rounds`` more rounds, call ``on_round`` after each of them, and return their records."""
         for _ in range(num_rounds):
             record = self.step()
             if on_round is not None:
@@ -365,7 +367,7 @@ class Simulator:
         return record
 
     def _server_step(self, outcome: Outcome) -> tuple[Arrays | None, str]:
-        """Return the new model and ""; or None and why the round leaves the model unchanged."""
+        """Return the new model and ""; or None and the reason why the round leaves the model unchanged."""
         if self._server is None or outcome.arrays is None:
             return outcome.arrays, outcome.record.skipped
         return self._server.step(outcome.record.round, self.arrays, outcome)

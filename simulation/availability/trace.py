@@ -35,8 +35,9 @@ class Trace(Availability):
         groups. If the key is the share of a class in a client's data, clients with much of this class are
         available often; ``-key`` gives the opposite.
     parts : int (default: 3)
-        From 1 to min(D, M); the default is the paper's. (In the paper, a client's share of bins is relative
-        to the time in which the client is active at all. Here it is relative to the whole trace.)
+        For ``assign="key"``: the number of parts, from 1 to min(D, M); the default is the FLICS paper's. (In
+        that paper, a client's share of bins is relative to the time in which the client is active at all.
+        Here the share is relative to the whole trace.)
 
     Examples
     --------

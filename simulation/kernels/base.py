@@ -55,7 +55,7 @@ class Plan:
         return np.full(sizes.size, self.steps, dtype=np.int64)
 
     def work(self, data: FederatedData, clients: Ints) -> tuple[Ints, Ints]:
-        """Return (R,) the number of mini-batches of each client, and (R,) the samples in one of them."""
+        """Return (R,) how many mini-batches each client takes, and (R,) how many samples each of them has."""
         sizes = data.offsets[clients + 1] - data.offsets[clients]
         return self.num_steps(sizes), np.minimum(self.batch_size, sizes)
 
@@ -106,7 +106,7 @@ class Kernel(ABC):
         Parameters
         ----------
         arrays : Arrays
-            w_t.
+            w_t, the model from which every client trains.
         data : FederatedData
             The samples of all clients.
         clients : ndarray of int, shape (R,)
@@ -233,7 +233,7 @@ class StackedUpdates(ClientUpdates):
     rows : ndarray, shape (R, P)
         w_m - w_t, all parameters of the model concatenated.
     arrays : Arrays
-        w_t.
+        w_t, the model from which every client trained.
     split : callable
         Splits a row of P numbers into named arrays with the model's shapes, as views if possible.
     """

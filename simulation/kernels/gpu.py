@@ -76,7 +76,8 @@ class InputGradients(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     The filters of this second convolution are those of the first, rotated by 180 degrees. cuDNN's
     deterministic algorithm takes several times as long. It is still used if a stride, a dilation or the
-    number of groups is above 1.
+    number of groups is above 1, if the convolution is transposed, or if its padding is at least as large as
+    its filters.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

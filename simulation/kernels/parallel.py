@@ -21,7 +21,8 @@ from tasks.federated_data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, Plan, StackedUpdates, Trained
 
-_MEMORY = 1 << 30  # bytes reserved for the updates of clients that train at once; unused bytes take no memory
+# Bytes of the shared memory, into which the forked processes write updates. Unused bytes take no memory.
+_MEMORY = 1 << 30
 
 
 class Parallel(Kernel):

@@ -123,7 +123,7 @@ class Torch(Kernel):
         return Trained(StackedUpdates(rows.numpy(), arrays, split), losses, variances)
 
     def _empty(self, count: int) -> Tensor:
-        """Return memory for ``count`` updates, on the GPU or on this machine.
+        """Return memory for ``count`` updates, in the GPU's memory or in main memory.
 
         A GPU adds the updates of large models many times faster than a CPU. So these updates stay in the
         GPU's memory, unless they take more than a quarter of it. A GPU copies all other updates into

@@ -61,9 +61,9 @@ class BufferedRounds:
     ) -> None:
         self._data, self._kernel, self._logic, self._buffer = data, kernel, logic, buffer
         self._response_times, self._deadline, self._plan_of = response_times, deadline, plan_of
-        # Client in flight -> (simulated time in s at which it replies or is given up, seconds from the
-        # request to the reply, infinite if longer than the deadline). Clients are in the order in which they
-        # were asked.
+        # Client in flight -> (end, took). end: the simulated time in seconds at which the client replies or
+        # is given up. took: the seconds from the request to the reply, infinite if they exceed the deadline.
+        # Clients are in the order in which they were asked.
         self._in_flight: dict[int, tuple[float, float]] = {}
         # Round -> the model from which the clients that were asked in this round train.
         self._models: dict[int, Arrays] = {}
@@ -71,8 +71,8 @@ class BufferedRounds:
     def run(self, opened: Opened, arrays: Arrays, began: float) -> tuple[Chosen, Replies]:
         """Let clients train until the buffer is full or no client is in flight.
 
-        The clients that are asked in this round train from ``arrays``; the round begins at ``began``, in
-        simulated seconds. Return the clients that answered or were given up, and their replies.
+        The clients that are asked in this round train from ``arrays``. The round begins at the simulated time
+        ``began``, in seconds. Return the clients that answered or were given up, and their replies.
         """
         number, buffer, now = opened.number, self._buffer, began
         failures: dict[int, str] = {}

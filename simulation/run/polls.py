@@ -32,7 +32,7 @@ class Polls:
     kernel : Kernel
         Computes losses and trains.
     selector : Selector
-        Names the numbers that it needs.
+        Its `polls_for` names the numbers that it needs before it selects.
     """
 
     def __init__(self, data: FederatedData, kernel: Kernel, selector: Selector) -> None:

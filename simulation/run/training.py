@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Replies(NamedTuple):
-    """The replies of a round's S clients, in the order of the selection."""
+    """The replies of the S clients of a round's selection, in the order of the selection."""
 
     trained: TrainedClients | list[Reply]  # a list if nobody replied in time
-    waited: float  # how long the round waited for replies, simulated s
-    seconds: Floats | None  # (S,) s until each reply, NaN if there is none; None without response times
+    waited: float  # for how many simulated seconds the round waited for replies
+    seconds: Floats | None  # (S,) seconds until each reply, NaN = no reply; None without response times
 
 
 class Training:
@@ -61,8 +61,8 @@ class Training:
     ) -> None:
         self._data, self._kernel, self._logic = data, kernel, logic
         self._response_times, self._deadline = response_times, deadline
-        # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
-        # client, response time (s).
+        # (n, 4) the replies that arrive after the end of their round. Columns: simulated time of arrival in
+        # seconds, round, client, response time in seconds.
         self._late = np.empty((0, 4))
 
     def hear_late_replies(self, now: float) -> None:
@@ -81,7 +81,10 @@ class Training:
         self._late = self._late[~due]
 
     def run(self, plan: Plan, chosen: Chosen, arrays: Arrays, now: float) -> Replies:
-        """Train the selected clients from ``arrays``, in a round that begins at ``now``, in simulated s."""
+        """Train the selected clients that reply in time; return the replies of all selected clients.
+
+        The clients train from ``arrays``. The round begins at the simulated time ``now``, in seconds.
+        """
         clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
         if self._response_times is not None:
@@ -105,7 +108,7 @@ class Training:
             controls = {m: control for m, control in sent.items() if control is not None} or None
         trained = self._kernel.train(arrays, self._data, training, plan, controls)
         updates = trained.updates
-        if self._logic.updates == "masked":  # each client multiplies its own update by its weight
+        if self._logic.updates == "masked":  # each client multiplies its own update by S c_m
             updates = WeightedUpdates(updates, chosen.selection.weights[positions] * clients.size, arrays)
         replies = TrainedClients(
             positions,

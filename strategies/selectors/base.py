@@ -24,8 +24,9 @@ class Selector(ABC):
 
     The state of a selector is everything that changes over a run: a dict of read-only arrays. `state_dict`
     copies it for the checkpoint. A method changes the state only after it has checked all arguments, so an
-    error leaves the state unchanged. Random draws are a function of (seed, round). A client is an index from
-    0 to num_clients - 1. The index of a removed client is never given to another client.
+    error leaves the state unchanged. The random numbers of a selection depend only on the seed, the round,
+    and how many selections were made before it in this round. A client is an index from 0 to
+    num_clients - 1. The index of a removed client is never given to another client.
 
     A subclass defines `_distribution` and `_select`. A subclass that learns also defines `_learn`, and with
     `state_axes` and `_initial_state` it adds its own arrays to the state. `probability.ProbabilitySelector`
@@ -57,9 +58,10 @@ class Selector(ABC):
     summary: ClassVar[str] = ""
     """Which clients are selected, in a few words that follow "selects clients"."""
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
-    """When E[sum_m c_m u_m] equals sum_m s_m u_m for any fixed updates u, where s is `target_shares`: in each
-    round ("round"), only on average over many rounds in which availability varies ("long-run"), or never
-    ("none"). For selectors with `polls_for`, a client without a usable report counts as unavailable."""
+    """When E[sum_m c_m u_m] equals sum_m s_m u_m for any fixed updates u, where c_m is client m's weight, 0
+    if the client is not selected, and s is `target_shares`. "round": in each round. "long-run": only on
+    average over many rounds in which availability varies. "none": never. For selectors with `polls_for`, a
+    client without a usable report counts as unavailable."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
     """The numbers that candidates must report before `select`: some of "loss", "update_norm",
     "gradient_variance", "diversity", "group"."""
@@ -67,8 +69,8 @@ class Selector(ABC):
     """The measurements that cost extra work and that `update` uses: some of "diversity",
     "gradient_variance"."""
     report_used: ClassVar[Literal["", "train-loss", "gradient-variance"]] = ""
-    """The number in replies from which `update` learns, and without which selection learns little or nothing;
-    "" if there is none. A run warns if no client reports this number."""
+    """The name of the number in replies from which `update` learns, and without which the selector learns
+    little or nothing; "" if there is no such number. A run warns if no client reports this number."""
     data_independent: ClassVar[bool] = False
     """True if selections and weights depend on no quantity that is computed from clients' data during the
     run. Sizes, groups and constants that are given beforehand count as public."""
@@ -80,8 +82,9 @@ class Selector(ABC):
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` then applies to each part."""
     clients_decide: ClassVar[bool] = False
-    """True if each client decides itself whether it accepts an `invitation` to train, and scales its own
-    update. The server then knows neither this scale nor the unscaled update."""
+    """True if each client decides itself whether it accepts an `invitation` to train. A client that accepts
+    multiplies its update by a scale. The server knows neither this scale nor the update before the
+    multiplication."""
     state_axes: ClassVar[dict[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
@@ -343,8 +346,8 @@ class Selector(ABC):
             How many clients (or draws) to select in this round, finite and >= 0, rounded down (default:
             clients_per_round).
         draw : int (default: 0)
-            How many selections this round had before, >= 0. Buffered rounds have several, and each has random
-            numbers of its own.
+            How many selections were made before this one in the same round, >= 0. A buffered round has
+            several selections, and each has random numbers of its own.
 
         Returns
         -------
@@ -617,13 +620,13 @@ class Selector(ABC):
         return self._state[key]
 
     def _extended(self, key: str, length: int, value: float) -> Array:
-        """Return an array of the state (M,), extended to `length` with a value for the joining clients."""
+        """Return the array `key` (M,) of the state, extended to `length`; joining clients get `value`."""
         array = self._array(key)
         extended: Array = np.concatenate([array, np.full(length - array.size, value, dtype=array.dtype)])
         return extended
 
     def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
-        """Return the result of `compute`, and keep it until an array of the state in `keys` is replaced."""
+        """Return the result of `compute`, and keep it until one of the arrays `keys` of the state changes."""
         known = self._memo.get(name)
         if known is None:
             known = self._memo[name] = (keys, compute())
@@ -656,7 +659,8 @@ class Selector(ABC):
         """Return (clients, importance, values) of the clients whose value is usable.
 
         A value is usable if it is finite and its client responded and is still registered. If S'' of the S
-        selected clients have a usable value, their W is multiplied by S/S'', as in `finalize`.
+        selected clients have a usable value, their importance is multiplied by S/S'', as `finalize` does with
+        weights.
         """
         usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))

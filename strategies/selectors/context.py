@@ -23,14 +23,14 @@ class RoundContext:
     available : Presence
         Which clients are available.
     k : int
-        How many clients (or draws) to select, >= 0: `budget` of `Selector.select` rounded down, or
-        `clients_per_round`.
+        How many clients (or draws) to select, >= 0: the argument `budget` of `Selector.select`, rounded down;
+        or `clients_per_round` if `budget` is not given.
     candidates : ndarray of int, shape (n,)
         The polled clients, distinct, in the order of the poll; empty if the selector does not poll.
     reports : mapping of str to ndarray, shape (n,)
         The reports of the candidates, by name; NaN = no answer.
     draw : int
-        How many selections the round had before.
+        How many selections were made before this one in the same round.
     """
 
     seed: int

@@ -29,12 +29,14 @@ class Invitation:
     clients : ndarray of int, shape (n,)
         The invited clients.
     rates : ndarray, shape (V, G)
-        The probabilities in [0, 1] with which a client of each group accepts (the paper's r/a). The
-        candidates are split into V parts, and each part has a row of its own, see `flics_private`.
+        The probabilities in [0, 1] with which a client of each group accepts. (In the paper r/a: the number
+        of clients that should take part, divided by the number of available clients.) The candidates are
+        split into V parts, and each part has a row of its own, see `flics_private`.
     versions : ndarray of int, shape (n,)
         The row of ``rates`` that is sent to each client in ``clients``.
     scales : ndarray, shape (G,)
-        The factors >= 0 by which a client of each group multiplies its update (the paper's p/ŝ).
+        The factors >= 0 by which a client of each group multiplies its update. (In the paper p/ŝ: the group's
+        target share, divided by its mean number of participants per round.)
     """
 
     clients: Ints

@@ -18,7 +18,7 @@ NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """The available clients, stored in one of two forms.
+    """The available clients, stored in one of two forms: in `absent` or in `listed`.
 
     `only` and `without`, called on the presence of all registered clients, return the presence of a round.
     They choose the form by the number of absent clients, so the form depends only on the set of available

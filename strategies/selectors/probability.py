@@ -40,9 +40,10 @@ class AskingSettings(ProbabilitySettings):
 class ProbabilitySelector(Selector):
     """Draws from `probabilities`, restricted to the available clients and renormalised.
 
-    The weights are ``c_m = W_m λ_m``, where λ is also renormalised over the available clients. So, for any
-    fixed updates u, E[sum_m c_m u_m] is the mean of the available clients' updates, weighted by λ. If at most
-    K clients are available, each of them is selected once with W = 1, and ``Selection.probabilities`` is 1.
+    The weights are ``c_m = W_m λ_m``, where W_m is the importance, and λ_m is client m's share of the
+    available clients' data. So, for any fixed updates u, E[sum_m c_m u_m] is the mean of the available
+    clients' updates, weighted by λ. If at most K clients are available, each of them is selected once with
+    W = 1, and ``Selection.probabilities`` is 1.
     """
 
     unbiased = "round"
@@ -83,9 +84,9 @@ class ProbabilitySelector(Selector):
     def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
         """Return (clients, importance W, roots) of the clients whose norm is usable.
 
-        A root is sqrt(a_m) = size_m ||g_m||. The papers have λ_m instead of the size. The quotient of the
-        two, the sum of sizes, cancels wherever two roots are compared. Unlike λ, sizes do not change when
-        clients join or leave.
+        A root is size_m ||g_m||. It stands for the papers' sqrt(a_m) = λ_m ||g_m||, which has the share λ_m
+        instead of the size. The quotient of the size and the share is the sum of all sizes, which cancels
+        wherever two roots are compared. Unlike λ, sizes do not change when clients join or leave.
         """
         clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)
         return clients, importance, self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)
@@ -94,10 +95,10 @@ class ProbabilitySelector(Selector):
 class StreamSelector(ProbabilitySelector):
     """Draws from p over all registered clients and drops draws of absent clients.
 
-    So a round needs no pass over all M clients. In three cases, the selector draws from p over the available
-    clients instead: if many clients are absent, if the absent clients have almost all of the probability, or
-    if M is below `lazy_from`. In the last case selectors with the same seed use the same random numbers, so a
-    comparison between them is less noisy.
+    So a round needs no pass over all M clients. In three cases, the selector computes p for all available
+    clients and draws from it instead: if many clients are absent, if the absent clients have almost all of
+    the probability, or if M is below `lazy_from`. If M is below `lazy_from`, selectors with the same seed use
+    the same random numbers, so a comparison between them is less noisy.
     """
 
     lazy_from: ClassVar[int] = 10_000
@@ -128,7 +129,10 @@ class StreamSelector(ProbabilitySelector):
 
     @abstractmethod
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return the probabilities p (n,) of distinct registered clients; p sums to 1 over all registered."""
+        """Return the probabilities p (n,) of distinct registered clients.
+
+        Over all registered clients, p sums to 1.
+        """
 
     @abstractmethod
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:

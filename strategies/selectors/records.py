@@ -30,7 +30,7 @@ class Selection:
     importance : ndarray, shape (S,)
         W_m >= 0, with E[W_m] = 1 if the selector is unbiased.
     weights : ndarray, shape (S,)
-        c_m >= 0, the coefficient of each update in the pseudo-gradient if all selected clients respond.
+        c_m >= 0, the coefficient of each update in the aggregate if all selected clients respond.
     parts : ndarray, shape (S, P), or None
         None if an update has no parts, see `Selector.part_names`. Otherwise the scales in [0, 1] by which a
         client multiplies its P parts before it sums them. The largest scale of each client is 1.
@@ -71,7 +71,7 @@ class Selection:
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
         """Return the selection for a new draw, without copying or checking the arrays of the draw.
 
-        Only the weights may be invalid, by overflow.
+        The draw is valid, but a weight may have overflowed.
 
         Raises
         ------

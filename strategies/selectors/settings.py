@@ -197,7 +197,7 @@ class Settings:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The names of the groups 0, 1, ..., in this order; empty if no setting has numbers for groups."""
+        """The names of the groups 0, 1, ..., in this order; empty if no setting names groups."""
         return ()
 
     @property

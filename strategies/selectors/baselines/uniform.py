@@ -15,9 +15,9 @@ class UniformSelector(StreamSelector):
     """p_m = 1/M for each of the M registered clients.
 
     ``replacement=False`` is simple random sampling of K of the n available clients. Then
-    ``Selection.probabilities`` holds the inclusion probability K/n, and W = n/K for each selected client. The
-    importance weights of Algorithm 6 of the OSMD paper, which depend on the order of the draws, would also be
-    unbiased, but would add variance.
+    ``Selection.probabilities`` holds the inclusion probability K/n, and the importance W of each selected
+    client is n/K. Algorithm 6 of the OSMD paper (Zhao, Wang, Kolar) has importance weights that depend on the
+    order of the draws. They would also be unbiased, but would add variance.
     """
 
     name = "uniform"

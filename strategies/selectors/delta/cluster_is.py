@@ -40,11 +40,12 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         W_m = N_m / (n_c p_m|c min(1, Q_c))
 
     M is the number of available clients, M_c the number of these in cluster c, and sum_c the sum of
-    λ_m ||g_m|| over cluster c. A cluster with Q_c >= 1 gets draws in every round; its W_m are the usual
-    weights of a stratified sample. A cluster with Q_c < 1 gets a draw with probability Q_c.
-    ``replacement=False`` and ``design="systematic"`` apply to the draws of step 3.
-    ``Selection.probabilities`` holds the probability of one draw, M_c/M p_m|c. Under the systematic design,
-    it holds min(1, Q_c) π_m, where π_m is the probability that the design selects client m.
+    λ_m ||g_m|| over cluster c. ε is the setting `floor`. N_m is how often client m was drawn. A cluster with
+    Q_c >= 1 gets draws in every round; its W_m are the usual weights of a stratified sample. A cluster with
+    Q_c < 1 gets a draw with probability Q_c. ``replacement=False`` and ``design="systematic"`` apply to the
+    draws of step 3. ``Selection.probabilities`` holds the probability of one draw, M_c/M p_m|c. Under the
+    systematic design, it holds min(1, Q_c) π_m, where π_m is the probability that the design selects
+    client m.
 
     The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
     all clients in this round. Here the norm of a client is that of its last update.
@@ -114,7 +115,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
 
 def _boundaries(values: Floats, num_clusters: int) -> Floats:
-    """Return the smallest value of each cluster of `values` (n,) >= 0 but the lowest cluster, ascending.
+    """Return the smallest value of each cluster of `values` (n,) >= 0, ascending, without the lowest cluster.
 
     The clusters are those of Lloyd's algorithm, which starts from quantiles. The values are sorted, so one
     pass takes O(k log n) for k clusters. If there are fewer distinct values than clusters, some clusters are

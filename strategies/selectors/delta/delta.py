@@ -71,9 +71,10 @@ class DeltaSettings(ImportanceSettings):
 class DeltaSelector(ReportedSelector):
     """p_i ∝ λ_i sqrt(α1 ζ_i² + α2 σ_i²) (eq. 13), over all available clients.
 
-    ``reports["diversity"]`` is the distance ||g_i - mean g||. ``reports["gradient_variance"]`` is σ_i², the
-    variance of the gradient between the n mini-batches of the round's local steps. A client that reports only
-    one of the two counts as not having answered. Differences from eq. 13:
+    ``reports["diversity"]`` is the distance ||g_i - mean g||, from which ζ_i is computed (see below).
+    ``reports["gradient_variance"]`` is σ_i², the variance of the gradient between the n mini-batches of the
+    round's local steps. A client that reports only one of the two counts as not having answered. Differences
+    from eq. 13:
 
     - g_i is the sum of the gradients over the local steps, computed from the client's update as in section 4
       of the paper. Both numbers also contain the drift of the client's model over the steps. ζ_i is the

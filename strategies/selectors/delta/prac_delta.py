@@ -29,15 +29,15 @@ class PracDeltaSettings(DeltaSettings):
 
 
 class PracDeltaSelector(PracticalSelector):
-    """Divides the selected clients' probability among them, with s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
+    """Divides the selected clients' probability anew, by scores s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
 
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
-    `delta.DeltaSelector` explains their units. Section 4 of the paper prints no such division;
-    ``local_steps=1`` gives this form. With ``diversity_mean="plain"``, a client that was drawn several times
-    counts once in the mean. With FedVARP, ζ_i is a distance between differences u_i - y_i, where u_i is the
-    update of client i, and y_i its remembered update (`rounds.control_variates.FedVARP`). A client that
-    replies without a variance gets the mean of the reported variances. If no client reports a variance, s_i
-    is sqrt(α1) ζ_i.
+    `delta.DeltaSelector` explains their units. Section 4 of the paper does not divide by the number of steps;
+    ``local_steps=1`` gives the paper's form. With ``diversity_mean="plain"``, a client that was drawn several
+    times counts once in the mean. With FedVARP, ζ_i is the distance of u_i - y_i from the mean of these
+    differences, where u_i is the update of client i, and y_i its remembered update
+    (`rounds.control_variates.FedVARP`). A client that replies without a variance gets the mean of the
+    reported variances. If no client reports a variance, s_i is sqrt(α1) ζ_i.
     """
 
     name = "prac-delta"

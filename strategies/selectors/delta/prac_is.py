@@ -10,7 +10,10 @@ from .practical import PracticalSelector
 
 
 class PracISSelector(PracticalSelector):
-    """Divides the selected clients' probability among them, with the scores s_i = ||ĝ_i|| (eq. 15)."""
+    """Divides the selected clients' probability anew, by the scores s_i = ||ĝ_i|| (eq. 15).
+
+    ĝ_i is the sum of the gradients over the local steps.
+    """
 
     name = "prac-is"
     summary = "by past norms, smoothed over the rounds"

@@ -1,7 +1,8 @@
 """Learns how long each client takes to reply, by a Kalman filter of its log durations.
 
-z is the log of a duration in seconds. A client's z is normal around a mean that drifts. Each client has a
-Kalman filter, which estimates this mean. The variance of the noise is the same for all clients.
+z is the log of a duration in seconds. A client's z is normally distributed around a mean that drifts. Each
+client has a Kalman filter, which estimates this mean. The noise is the variance of z around this mean. It is
+the same for all clients.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from ...numerics.arrays import Array, Bools, Floats
 
 SHORTEST, LONGEST = 1e-3, 1e7  # seconds; durations are clipped to this range
 DRIFT = 0.01  # the variance that a client's mean gains between two replies
-PRIOR_VARIANCE = 1.0  # the variance of the mean of z of a client without a known duration
+PRIOR_VARIANCE = 1.0  # the uncertainty of a client's mean z before its first known duration
 DOUBT = 3.0  # standard deviations; a larger error is clipped, and makes the client's next reply count more
 NOISE_RATE, LEAST_NOISE, LARGEST_NOISE = 0.02, 1e-4, 4.0
 START_NOISE = 0.1
@@ -24,7 +25,7 @@ class Learned(NamedTuple):
 
     means: Floats  # (n,) the mean of z of each client
     variances: Floats  # (n,) the uncertainty of these means
-    noise: float  # the variance of z around a client's mean
+    noise: float  # the variance of z around a client's mean, the same for all clients
     population: Floats  # (2,) the mean of z of all replies, and their number, at most `POPULATION_MEMORY`
 
 
@@ -34,16 +35,16 @@ def learn(
     """Return the knowledge after a round.
 
     A client that did not reply took at least as long as the last reply of the round. For such a client, the
-    filter uses the expected z, given that z is above this bound. A large error is clipped, since the reply
-    may be an outlier. The clipped part widens the client's variance, so the next reply counts more: the
-    filter learns in two replies that durations are a hundred times longer.
+    filter uses the expected z, given that z is above that of the last reply. A large error is clipped, since
+    the reply may be an outlier. The clipped part widens the client's variance, so the next reply counts more:
+    the filter learns in two replies that durations are a hundred times longer.
 
     Parameters
     ----------
     means, variances : ndarray, shape (n,)
         The knowledge about the selected clients; NaN = nothing is known.
     noise : float
-        The common noise, > 0.
+        The variance of z around a client's mean, > 0.
     population : ndarray, shape (2,)
         See `Learned`.
     seconds : ndarray, shape (n,)

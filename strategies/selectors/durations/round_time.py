@@ -7,7 +7,9 @@ import numpy as np
 from ...numerics.arrays import Floats
 
 STEPS = 40
-ENOUGH = 1e-4  # the search ends after a step that lowers log(V T) by less than this
+# The search of `best_masses` ends when a step lowers log(V T) by less than this number, or when the step size
+# is below this number.
+ENOUGH = 1e-4
 
 
 def expected_maximum(seconds: Floats, masses: Floats, draws: int) -> float:
@@ -46,27 +48,28 @@ def slopes(seconds: Floats, masses: Floats, draws: int) -> Floats:
 def best_masses(
     shares: Floats, spread: Floats, seconds: Floats, draws: int, least: float, most: float
 ) -> Floats:
-    """Return the masses P (G,) of groups of clients for which variance times time is least.
+    """Return P (G,), the total probability of each group of clients, with the least variance times time.
 
-    The clients of a group have about equal durations. q is a distribution in proportion to λ_m ||g_m||, the
-    best one for unbiased sampling if time costs nothing. Q_b and P_b are the sums of q and of p over
-    group b. Within a group, p stays in proportion to q: p_m = q_m P_b / Q_b. Then the second moment of the
-    aggregate sum_m N_m/(K p_m) λ_m g_m is V(P) times (sum λ ||g||)²/K, plus terms that do not depend on p::
+    The clients of a group have about equal durations. q is the best distribution for unbiased sampling if
+    time costs nothing: it is in proportion to λ_m ||g_m||. p is the distribution from which clients are
+    drawn. Q_b and P_b are the sums of q and of p over group b. Within a group, p is in proportion to q:
+    p_m = q_m P_b / Q_b. The aggregate is sum_m N_m/(K p_m) λ_m g_m, where N_m is how often client m is drawn.
+    Its second moment is V(P) times (sum λ ||g||)²/K, plus terms that do not depend on p::
 
         V(P) = sum_m q_m² / p_m = sum_b Q_b² / P_b
 
-    Where sampling noise dominates, the number of rounds that SGD needs is proportional to V. A round takes
-    the expected maximum T(P) of K draws' durations. The result minimises V(P) T(P) under
-    least Q_b <= P_b <= most Q_b, by exponentiated gradient steps that are only taken if they lower V T. V T
-    is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the group's mean
-    duration. V T of the result is at most that of P = Q.
+    Where sampling noise dominates, the number of rounds that SGD needs is proportional to V. The expected
+    time T(P) of a round is the expected maximum of the durations of K draws. The result minimises
+    V(P) T(P) under least Q_b <= P_b <= most Q_b, by exponentiated gradient steps that are only taken if they
+    lower V T. V T is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the
+    group's mean duration. V T of the result is at most that of P = Q.
 
     Parameters
     ----------
     shares : ndarray, shape (G,)
         Q > 0, sum 1.
     spread : ndarray, shape (G, n)
-        The distribution of the durations of each group's clients over `seconds`; rows sum to 1.
+        Row b: the probability of each duration in `seconds` for the clients of group b; each row sums to 1.
     seconds : ndarray, shape (n,)
         Durations > 0, ascending.
     draws : int
@@ -104,7 +107,7 @@ def best_masses(
 
 
 def _projected(masses: Floats, low: Floats, high: Floats) -> Floats:
-    """Return clip(c masses, low, high) for the c with which the sum is 1.
+    """Return clip(c · masses, low, high), with the factor c for which the sum is 1.
 
     The sum grows with c, and is linear between the points where a mass meets one of its bounds.
     """

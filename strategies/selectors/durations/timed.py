@@ -27,7 +27,8 @@ class _Tilt(NamedTuple):
     """The factors by which groups of clients are drawn more or less often."""
 
     edges: Floats  # (G - 1,) where the groups of clients with known durations meet, in log seconds
-    factors: Floats  # (G + 1,) P_b / Q_b; the last one is that of clients without a known duration
+    # (G + 1,) P_b / Q_b of `TimedSelector`; the last factor is that of clients without a known duration
+    factors: Floats
 
 
 class TimedSelector(StreamSelector):
@@ -36,28 +37,30 @@ class TimedSelector(StreamSelector):
     A mixin: list it before the base class whose distribution q it changes. The clients with known durations
     (`learned`) are sorted by duration and divided into at most 24 groups of about equal numbers. The other
     clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of group b. Q_b is the sum of q over
-    group b, and P_b is the sum that `round_time.best_masses` chooses instead. Weights are λ_m N_m / (K p_m),
-    where N_m is how often client m was drawn, so the aggregate is unbiased in every round. P_b / Q_b is
-    between a quarter and 4, so a client's weight is at most 4 times as large as without durations. If some
-    clients are unavailable, p is also divided by its sum over the available clients, which gives another
-    factor of at most 4.
+    group b, and P_b is the sum of p over group b, which `round_time.best_masses` chooses. Weights are
+    λ_m N_m / (K p_m), where N_m is how often client m was drawn, so the aggregate is unbiased in every round.
+    P_b / Q_b is between a quarter and 4, so a client's weight is at most 4 times as large as with q. If some
+    clients are unavailable, p is also divided by its sum over the available clients, which may make a weight
+    larger by another factor of at most 4.
 
     The durations of a group's clients are assumed to be lognormal around the group's mean, with the learned
     noise. The durations of the other clients are assumed to be distributed as those of all clients with known
     durations. With fewer than two known durations, p = q.
 
-    The time of a round is the expected maximum of K independent draws from the learned distribution,
-    discretised to 64 durations. Luo et al., "Tackling System and Statistical Heterogeneity for Federated
-    Learning with Adaptive Client Sampling" (INFOCOM 2022), minimise the same product with a sum that is
-    linear in p instead of this maximum, and with durations and norms that are known before the run.
+    The time of a round is taken to be the expected maximum of K independent draws from the learned
+    distribution of durations, which is discretised to 64 values. Luo et al., "Tackling System and Statistical
+    Heterogeneity for Federated Learning with Adaptive Client Sampling" (INFOCOM 2022), minimise the same
+    product with a sum that is linear in p instead of this maximum, and with durations and norms that are
+    known before the run.
 
-    No deadline D is chosen together with p. D could also minimise V T, the variance of the aggregate times
-    the expected time of a round, if each weight were divided by the client's probability r_m of answering in
-    time: then V is in proportion to sum q²/(p r), and T = E[min(longest duration, D)]. For lognormal
-    durations whose log has the standard deviation 0.5 or 1 between clients and 0.3 within a client, the best
-    D lowers V T by 0 to 8 % (K = 6 and 20). With 1 instead of 0.3 within a client, the best D lowers V T by
-    53 to 76 %, but then r_m is known only with an error of about 30 %, which biases the weights. Buffered
-    rounds avoid the same waits, and need no r_m.
+    This class chooses p, but no deadline D for the replies. A deadline could lower V T further, where V is
+    the variance of the aggregate and T the expected time of a round. Each weight would have to be divided by
+    the client's probability r_m of answering in time. Then V is in proportion to sum q²/(p r), and
+    T = E[min(longest duration, D)]. For lognormal durations whose log has the standard deviation 0.5 or 1
+    between clients and 0.3 within a client, the best D lowers V T by 0 to 8 % (K = 6 and 20). If the standard
+    deviation within a client is 1 instead of 0.3, the best D lowers V T by 53 to 76 %, but then r_m is known
+    only with an error of about 30 %, which biases the weights. Buffered rounds avoid the same waits, and need
+    no r_m.
 
     With `lazy_from` clients or more, a round costs O(n log n) for n clients with a known duration, not O(M).
     """

@@ -68,12 +68,12 @@ class Plan(NamedTuple):
 class FLICSPrivateSelector(Selector):
     """FLICS in which the server does not learn any client's group.
 
-    A round has two exchanges before the server sends the model, the poll and the `invitation`::
+    Before the server sends the model, a round has two exchanges of messages: the poll and the `invitation`::
 
         1. each available client reports its group by randomised response (ε);  â = the estimated counts
            (in the paper, Remark 5(ii), a client reports only with a small probability)
-        2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to all these clients;
-           each client accepts with the probability in r/a for its group, and answers yes or no
+        2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to the clients that reported;
+           each of them accepts with the probability in r/a for its group, and answers yes or no
         3. clients that answered yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
 
     Because clients scale their own updates, ``Selection.weights`` are 1, and `finalize` does not change them.
@@ -89,13 +89,13 @@ class FLICSPrivateSelector(Selector):
         rate_j times â_j of the half's n candidates       variance rate_j² n c    (c: see `estimate_counts`)
         â_j of the S candidates that answered yes         variance S c
 
-    The server averages the two, weighted by the inverses of their variances, and subtracts the â_j of
-    selected clients that fail later. p/ŝ is computed before clients answer. So in the ŝ of a round, the first
-    estimate alone stands for the participants of this round. (In the paper, line 7 uses their actual number.)
-    ŝ is the mean over all rounds with an invitation, without the paper's β, and at least its standard error.
-    If clients randomise their reports anew in each round, p/ŝ becomes exact in the long run. With permanent
-    reports (`GroupMember.permanent`), a relative error of about √(c N)/N_j remains for a group of N_j among N
-    clients.
+    The server averages the two estimates, weighted by the inverses of their variances, and subtracts the â_j
+    of selected clients that fail later. p/ŝ is computed before clients answer the invitation. So in the ŝ of
+    a round, the first estimate alone stands for the participants of this round. (Line 7 of the paper's
+    algorithm uses their actual number.) ŝ is the mean over all rounds with an invitation, without the paper's
+    β, and at least its standard error. If clients randomise their reports anew in each round, p/ŝ becomes
+    exact in the long run. With permanent reports (`GroupMember.permanent`), a relative error of about
+    √(c N)/N_j remains for a group of N_j among N clients.
 
     The cost was measured with K = 20 and 10^4 clients in 10 groups; half of the clients were available. The
     table shows the variance of a group's weight in Δ, divided by its variance if the groups are known::
@@ -104,9 +104,9 @@ class FLICSPrivateSelector(Selector):
         sizes of groups differ by a factor of up to thirty   1.0   1.4   3.3  7.2
         equal sizes, groups absent up to 70 % of the time    1.0   1.05  1.4  1.8
 
-    In r/a, â_j is at least its standard error, so rare groups are invited too rarely, which ŝ corrects. If
-    groups are often absent, fewer than K clients take part, because part of K goes to groups that only seem
-    to be available.
+    In r/a, â_j is replaced by its standard error if that is larger. So clients of rare groups are invited too
+    rarely, which ŝ corrects. If groups are often absent, fewer than K clients take part, because part of K
+    goes to groups that only seem to be available.
 
     **Privacy.** ε limits what a report reveals about the group, and `coin_epsilon` limits what a yes or no
     reveals in one round. `coin_epsilon` increases the variance and causes no bias. Without it, an answer has

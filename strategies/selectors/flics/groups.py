@@ -209,7 +209,7 @@ class GroupSelector(Selector):
         """
         a = self._counted(groups)
         # Each available client gets a random key, and in each group the clients with the smallest keys are
-        # selected. These keys are almost surely below `bounds`, so only keys below it are sorted.
+        # selected. These keys are almost surely below `bounds`, so only keys below `bounds` are sorted.
         keys = rng.random(groups.size)
         bounds = (numbers + 6 * np.sqrt(numbers) + 10) / np.maximum(a, 1)
         few = np.flatnonzero(keys < bounds[groups])

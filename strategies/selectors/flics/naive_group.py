@@ -11,9 +11,10 @@ from .groups import GroupSelector
 class NaiveGroupSelector(GroupSelector):
     """Selects min(K p_j, a_j) of the a_j available clients of group j, and takes the plain mean, c_m = 1/S.
 
-    K p_j is rounded up or down at random; the quotas sum to K, and the mean of each is K p_j. If every group
-    fills its quota, this is stratified sampling without bias. Later rounds do not compensate for an unfilled
-    quota, so the aggregate is biased towards the groups that are always available.
+    p_j is the target share of group j. K p_j is rounded up or down at random; the quotas sum to K, and the
+    mean of each is K p_j. If every group fills its quota, this is stratified sampling without bias. Later
+    rounds do not compensate for an unfilled quota, so the aggregate is biased towards the groups that are
+    always available.
     """
 
     name = "naive-group"

@@ -1,9 +1,9 @@
 """The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-r = λ_m ||g_m||, where g_m is an update of client m. y = r e^(-g) is r without the level that is common to all
-clients. g without an index is the log of this level. x is the log of the client's size divided by the median
-size. A visit of a client is a round in which the norm of its update became known. s is the mean of y over all
-visits of a client. The equations are in docs/forecast.md.
+r = λ_m ||g_m||, where g_m is an update of client m. y = r e^(-g), where the level g (without an index) is one
+number for all clients. x is the log of (the client's size / the median size). A visit of a client is a round
+in which the norm of its update became known. s is the mean of y over all visits of a client. The prior is a
+forecast of y from x alone. The equations are in docs/forecast.md.
 """
 
 import math
@@ -13,8 +13,8 @@ import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 
-MEMORIES = np.array([1.0, 3.0, 12.0, np.inf])  # c, in visits
-STRENGTHS = np.array([0.02, 0.3, 3.0, 30.0])  # κ, in visits
+MEMORIES = np.array([1.0, 3.0, 12.0, np.inf])  # c: about how many of the last visits count in a mean
+STRENGTHS = np.array([0.02, 0.3, 3.0, 30.0])  # κ: as how many visits the prior counts
 EXPERTS = 2 * MEMORIES.size * STRENGTHS.size
 START_OF_WEAKEST = 0.7  # the total weight, at the start, of the experts with κ = .02
 FORGET, SHARE = 0.998, 0.002
@@ -25,7 +25,9 @@ SLOPE_RATE, STEEPEST_SLOPE = 0.01, 0.1
 NOISY, LEAK, LARGEST_LEAK = 0.25, 0.3, 0.4
 RESTART, RESTART_DEVIATIONS = 1.5, 5 * 1.4826
 RIDGE, STEEPEST = 4.0, 3.0
-WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
+# Clients are divided into classes by x. WIDTH: the width of a class. REACH: the number of classes on each
+# side of x = 0.
+WIDTH, REACH = 0.02, 800
 X = WIDTH * np.arange(-REACH, REACH + 1, dtype=np.float64)  # (C,) x of each class
 SMALLEST_Y, LARGEST_Y = 1e-4, 1e12
 SMALLEST_MEAN, LARGEST_MEAN = 1e-100, 1e100

@@ -69,12 +69,12 @@ class ForecastSelector(StreamSelector):
         score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
         p     = .95 score / sum + .05 / M
 
-    With θ = sum_e w_e θ_e, φ is the running mean of (y/θ - 1)² over all draws, and ν the same mean over draws
-    of seen clients. u is the root mean square of s/π over the seen clients, divided by the mean of s/π, where
-    s is the mean of a client's y. The page docs/forecast.md derives these equations, and states what the
-    selector can lose; docs/results/forecast.md has the measurements. The importance of a draw is at most 20
-    times its importance under uniform sampling if all clients are available, and at most 20 M/A times if A of
-    the M clients are.
+    θ without an index is sum_e w_e θ_e. φ is the running mean of (y/θ - 1)² over all draws, and ν the same
+    mean over draws of seen clients. u is the root mean square of s/π over the seen clients, divided by the
+    mean of s/π, where s is the mean of a client's y. The page docs/forecast.md derives these equations, and
+    states what the selector can lose; docs/results/forecast.md has the measurements. The importance of a draw
+    is at most 20 times its importance under uniform sampling if all clients are available, and at most 20 M/A
+    times if A of the M clients are.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
@@ -443,7 +443,8 @@ class ForecastSelector(StreamSelector):
             sums = self._array("sums")
             prior = experts.prior_of(sums)
             unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
-            # A score times its factor is the root of the expected y²; for unseen clients, this root times √u.
+            # For a seen client, its score times `of_seen` is the root of the expected y². For an unseen
+            # client, π times `of_unseen` is √u times this root.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
             return _Mixture(

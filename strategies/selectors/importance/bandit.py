@@ -7,8 +7,8 @@ from ..base import Selector
 from ..probability import ProbabilitySelector
 
 LARGEST_RATIO = 1e30
-"""Limit of sqrt(a_m) = λ_m ||g_m|| divided by a reference. The quotient may exceed 1 if the reference is a
-setting or a mean over clients."""
+"""The limit of sqrt(a_m) / sqrt(reference), where a_m = λ_m² ||g_m||². The quotient may exceed 1 if the
+reference is a setting or a mean over clients."""
 
 
 class BanditSelector(ProbabilitySelector):
@@ -19,7 +19,9 @@ class BanditSelector(ProbabilitySelector):
 
     state_axes = Selector.state_axes | {
         "num_rounds": (),  # T
-        "largest": (),  # the largest size times norm so far, or from VRB's `bound`; 0 before the first norm
+        # The largest product of a size and a norm so far, or sqrt(L) in the same unit if VRB's `bound` L is
+        # given; 0 before the first norm.
+        "largest": (),
     }
 
     def _initial_state(self) -> dict[str, Array]:

@@ -28,7 +28,7 @@ class ImportanceSettings(ProbabilitySettings):
 
 @dataclass(frozen=True)
 class ThinFloorSettings(ImportanceSettings):
-    """Settings for exact scores. This small floor increases the variance by a factor of at most 1/.999."""
+    """Settings for exact scores. The default floor multiplies the variance by at most 1/.999."""
 
     floor: float = setting(0.001, low=1e-9, high=1.0, doc="ε: clients are drawn from q = (1 - ε) p + ε/M")
 
@@ -36,7 +36,7 @@ class ThinFloorSettings(ImportanceSettings):
 class ImportanceSelector(ProbabilitySelector):
     """Draws from ``q = (1 - ε) p + ε/M``, ``p_m = λ_m s_m / sum_j λ_j s_j`` for scores s.
 
-    For equal λ these are the papers' probabilities. For other λ, p ∝ λ s minimises the same bounds. If all
+    For equal λ, p is that of the subclass's paper. For other λ, p ∝ λ s minimises the same bound. If all
     scores are 0, p = λ. Without the floor ε/M, a client with a score of 0 would never be drawn again and
     would be missing in the aggregate. With the floor and with replacement, each draw of a client adds at most
     M/(K ε) to the client's W. (With `cluster-is`: at most 2 M/(K ε).)

@@ -32,12 +32,13 @@ class MABSSelector(BanditSelector):
     After each round::
 
         p_m = (1 - η) w_m / sum_j w_j + η/M
-        w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W the importance of the draw
+        w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W_m: importance of client m
         δ   = sqrt(η⁴ log M / (T M⁵ mean(a²)))
 
-    The paper assumes that the mean of a² over all clients is known. If the setting `mean_square` is not
-    given, each round yields the unbiased estimate (1/M) sum W_m a_m², and the mean of these estimates over
-    the rounds so far is used. Rounds in which all norms are 0 do not count.
+    w is 1 at the start, η is the setting `mix`, M the number of registered clients, and T the number of
+    rounds. The paper assumes that the mean of a² over all clients is known. If the setting `mean_square` is
+    not given, each round yields the unbiased estimate (1/M) sum W_m a_m², and the mean of these estimates
+    over the rounds so far is used. Rounds in which all norms are 0 do not count.
 
     Because of the factor M⁵, steps are small: with a few hundred clients p hardly differs from uniform.
     Weights never decrease, so p does not follow norms that change. A share η of the draws is always uniform.

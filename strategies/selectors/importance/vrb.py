@@ -30,11 +30,12 @@ class VRBSelector(BanditSelector):
     The best fixed p is regularised by γ. After each round::
 
         p̃_m = (1 - θ) p_m + θ/M,   p_m ∝ sqrt(w_m + γ)
-        w_m <- w_m + W_m a_m                        a_m = λ_m² ||g_m||², W the importance of the draw
+        w_m <- w_m + W_m a_m                        a_m = λ_m² ||g_m||², W_m: importance of client m
         θ   = (M/T)^(1/3),   γ = L M/θ
 
-    If M >= T, θ is 1, which is uniform sampling. w is stored as a multiple of L, so the unit of norms has no
-    effect. Joining clients get the mean w.
+    Clients are drawn from p̃. L is the setting `bound`, by default the largest a_m so far. M is the number of
+    registered clients, and T the number of rounds. If M >= T, θ is 1, which is uniform sampling. w is stored
+    as a multiple of L, so the unit of norms has no effect. Joining clients get the mean w.
 
     w sums over the whole run, so old norms are never forgotten. γ is so large that p differs much from
     uniform only after about T rounds with large norms. If norms decrease, as they do in training, p stays

@@ -63,11 +63,12 @@ class OortSelector(PlainMeanSelector):
                              sum to less than those of the W rounds before
 
     B_i are the samples of client i, L_i the last round in which the client replied, and D_i the client's last
-    known duration by the server's clock (`Feedback.seconds`). R and L_i count only rounds in which clients
-    were selected. Without durations there is no penalty. By section 7.1 of the paper, each step of the pacer
-    moves T over the durations of W·K clients: after n steps, T is the ``(1 + n) W K``-th shortest of the
-    known durations, or infinite if there are no more durations than that. So with W·K clients or fewer, no
-    client is penalised. The setting `pace` replaces W·K by a share of the clients with known durations.
+    known duration by the server's clock (`Feedback.seconds`). T is the duration above which a client is
+    penalised. R and L_i count only rounds in which clients were selected. Without durations there is no
+    penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K clients:
+    after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, or infinite if there are no
+    more durations than that. So with W·K clients or fewer, no client is penalised. The setting `pace`
+    replaces W·K by a share of the clients with known durations.
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
     sum of squares. Unexplored clients are drawn uniformly, since their speed is not known (the paper prefers
@@ -80,8 +81,8 @@ class OortSelector(PlainMeanSelector):
     changed by more than 500 %. The code prefers large clients when it explores.
 
     The aggregate is biased towards fast clients and large losses: weights follow the setting `averaging`, by
-    default the plain mean. `probabilities` is (1 - ε) times the shares of the admitted utilities, plus ε
-    uniformly over the unexplored clients.
+    default the plain mean. In `probabilities`, the explored clients whose utility reaches the limit of the
+    line "exploit" share 1 - ε in proportion to Util, and the unexplored clients share ε equally.
     """
 
     name = "oort"
@@ -105,7 +106,7 @@ class OortSelector(PlainMeanSelector):
             "durations": np.full(self.num_clients, np.nan),  # D_i, seconds; NaN: not known
             "last_rounds": np.zeros(self.num_clients, dtype=np.int64),  # L_i; 0: never replied
             "draws": np.zeros(self.num_clients, dtype=np.int64),  # how often client i was selected
-            "sums": np.zeros(2 * self._settings.window),  # of each of the last 2W rounds: the sum of U
+            "sums": np.zeros(2 * self._settings.window),  # the sum of U in each of the last 2W rounds
             "rounds": np.array(0),  # the number of rounds in which clients were selected
             "steps": np.array(0),  # n, the steps of the pacer
         }
@@ -224,7 +225,7 @@ class OortSelector(PlainMeanSelector):
         return explored[kept], utilities[kept]
 
     def _utilities(self, available: Presence, explored: Ints) -> Floats:
-        """Return Util > 0 of the explored clients; `explored` holds their positions among the available."""
+        """Return Util > 0 of the explored clients, given by their positions among the available clients."""
         values = available.of(self._array("utilities"))[explored]
         known = values[np.isfinite(values)]
         # A client whose loss is not known counts with the median.
@@ -242,7 +243,7 @@ class OortSelector(PlainMeanSelector):
         return positive
 
     def _preferred(self) -> float:
-        """Return T in seconds; infinite if too few durations are known for a T of its rank."""
+        """Return T in seconds, or infinity if the rank of T is at least the number of known durations."""
         durations = self._array("durations")
         known = durations[np.isfinite(durations) & self._registered]
         step = self._settings.pace * known.size or self._settings.window * self._clients_per_round

@@ -45,9 +45,10 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
 
     - the setting `a_max`;
     - in v2 with ``ask_norms=True``, the largest a of the clients that answer;
-    - the largest a that was observed in block b - 1 (text of appendix C.4), or only in the last round of that
-      block (the appendix's formula), by the setting `largest_of`. If this a is 0, block b keeps ā_(b-1).
-      Line 13 of Algorithm 5 takes the largest a of all clients, which cannot be observed.
+    - the largest a that was observed in the whole block b - 1 (as in the text of appendix C.4), or only in
+      the last round of block b - 1 (as in the appendix's formula); the setting `largest_of` says which. If
+      this a is 0, block b keeps ā_(b-1). Line 13 of Algorithm 5 takes the largest a of all clients, which
+      cannot be observed.
 
     In v1, ``ask_norms=True`` determines only ā_1. Block 1 makes no step, and ā_2 is observed in round 1. So
     asking has an effect only if no norm above 0 is observed in round 1.

@@ -46,8 +46,9 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         v2:  η_e = 2^(e-1) K  α³/(M³ ā) sqrt(2 log M / T)  multiplier          (eq. 22; E: eq. 23)
         γ    = α/M sqrt(8K/(T ā)), or scale-free sqrt(8/T) α² K/(M² ā)         (Theorem 3, Theorem 8)
 
-    ||g_m|| is the norm of the sum of the gradients over the local steps. Algorithm 4 of v2 (FedAvg) also
-    divides ||g_m||² by the number B of local steps. Here a and an observed ā are B times as large.
+    N_m is how often client m was drawn. ||g_m|| is the norm of the sum of the gradients over the local steps.
+    Algorithm 4 of v2 (FedAvg) also divides ||g_m||² by the number B of local steps. Here a and an observed ā
+    are B times as large.
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
     effect, except on the printed γ. ā has one of three sources: the setting `a_max`; with ``ask_norms=True``,

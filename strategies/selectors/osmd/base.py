@@ -18,7 +18,7 @@ from ..settings import setting
 
 @dataclass(frozen=True)
 class ExpertsSettings(AskingSettings):
-    """Settings of the whole OSMD family; the defaults are the paper's, except that ā is not asked for."""
+    """Settings of the OSMD family; the defaults are the paper's, except that clients are not asked for ā."""
 
     alpha: float = setting(0.4, low=1e-15, high=1.0, doc="every client keeps probability alpha / M or more")
     rates: str = setting(
@@ -54,11 +54,12 @@ class ExpertsSettings(AskingSettings):
 class ExpertsSelector(StreamSelector):
     """Draws from ``p = sum_e θ_e q_e``, where every q_e,m is at least α/M for M registered clients.
 
-    The experts q_e are stored in one of two forms. From `lazy_from` clients on they are `LazyExperts`, which
-    change in place. Below this number they are dense: an array (E, M). The state has the same keys in both
-    forms. In the lazy form, a client is touched if it has weights of its own, usually because it was drawn.
-    In the dense form, all clients are touched, and their weights are q. So when joining clients bring the
-    number of clients to `lazy_from`, the change of form does not change the distributions.
+    θ_e is the weight of expert e, and q_e its distribution. The experts q_e are stored in one of two forms.
+    From `lazy_from` clients on they are `LazyExperts`, which change in place. Below this number they are
+    dense: an array (E, M). The state has the same keys in both forms. In the lazy form, a client is touched
+    if it has weights of its own, usually because it was drawn. In the dense form, all clients are touched,
+    and their weights are q. So when joining clients bring the number of clients to `lazy_from`, the change of
+    form does not change the distributions.
 
     If lazy experts start in proportion to sizes, the sizes are their base (see `Untouched`). A restart of
     such experts from the mixture makes the mixture their new base, which takes a pass over all clients and a
@@ -101,12 +102,12 @@ class ExpertsSelector(StreamSelector):
         return float(self._array("bound")) if a_max is None else math.sqrt(a_max) * self._registered_size
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the change of "bound": sqrt of the largest a of all clients that answered."""
+        """Return the new "bound": the largest product of size and norm among the clients that answered."""
         roots = self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)
         return {"bound": np.array(roots.max(initial=0.0))}
 
-    # Methods for the algorithms. They return the changed arrays of the state, but lazy experts may change in
-    # place, see `_stepped` and `_restarted`.
+    # Methods that the subclasses call. They return the changed arrays of the state, but lazy experts may
+    # change in place, see `_stepped` and `_restarted`.
 
     def _at(self, clients: Ints) -> Floats:
         """Return q (E, S) of these registered clients (S,)."""
@@ -185,8 +186,9 @@ class ExpertsSelector(StreamSelector):
         else:
             touched, untouched = np.flatnonzero(self._registered), self._untouched
             weights, scale = self._array("experts")[:, touched], np.ones(len(self._array("experts")))
-        # The other weights stay unchanged, so the scale becomes scale · before / after. Joining clients get
-        # q = 1/after, so their weight is 1 / (scale · before).
+        # Lazy experts have q = scale · weight. The weights of the old clients stay unchanged, so the scale
+        # becomes scale · before / after. Joining clients get q = 1/after, so their weight is
+        # 1 / (scale · before).
         joining = np.tile(1 / (scale * max(1, before)), (new.size, 1)).T
         base = self._array("base")
         if base.size:  # joining clients are touched, so their b is never used

@@ -32,17 +32,18 @@ class PersonalisedOSMDSettings(AdaptiveOSMDSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # `a_max` and `ask_norms` give one bound ā of all norms; each sampler needs a bound for its own part.
+        # `a_max` and `ask_norms` give one bound ā for whole updates; each sampler needs a bound for its part.
         if self.a_max is not None or self.ask_norms:
             value = f"a_max = {self.a_max}" if self.a_max is not None else "ask_norms = True"
             raise ValueError(f"{value}: must be left out, since each of the two samplers has its own bound")
 
 
 class PersonalisedOSMDSelector(Selector):
-    """Selects S = S_1 ∪ S_2, independent draws from p_1 and from p_2, for an objective with personal models.
+    """Selects S_1 and S_2, drawn independently from p_1 and p_2, for an objective with personal models.
 
-    The personal models β_m(w) depend on the model w. The gradient of h(w) = sum_m λ_m F_m(w, β_m(w)) has two
-    parts (eq. 47, without its factor 1/M, which is a misprint because the λ sum to 1)::
+    The personal models β_m(w) depend on the model w, and F_m is the loss of client m. The gradient of
+    h(w) = sum_m λ_m F_m(w, β_m(w)) has two parts, by eq. 47. (The factor 1/M in eq. 47 must be a misprint,
+    because the λ sum to 1.) The aggregate g estimates this gradient::
 
         ∇h = sum_m λ_m g_1,m + sum_m λ_m g_2,m        g_1: with β_m fixed;  g_2: through β_m(w)
         g  = sum_(S_1) W_1,m λ_m g_1,m + sum_(S_2) W_2,m λ_m g_2,m,      W_j,m = N_j,m / (K_j p_j,m)

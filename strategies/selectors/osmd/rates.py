@@ -3,8 +3,9 @@
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback":
 "v1" is the version with appendices C to H; "v2" is the later version on arXiv (with Liu, Zhang, Zhou and
 Chen). M is the number of registered clients, K the number of draws per round, and T the number of rounds. The
-floor is α/M. ā is the bound of all a_m: max_m a_m in v1, and A_max in v2. The selectors compute with a_m/ā
-instead of a_m, so the functions return η ā and γ ā instead of η and γ.
+floor is α/M. a_m = λ_m² ||g_m||², and ā is a bound of all a_m: max_m a_m in v1, and A_max in v2. η is the
+learning rate of an expert, and γ the rate of the experts' weights. The selectors compute with a_m/ā instead
+of a_m, so the functions return η ā and γ ā instead of η and γ.
 """
 
 import math

@@ -32,8 +32,8 @@ class AFLSelector(LastLossSelector):
     """Draws clients by the value ``v_k = sqrt(n_k) · (mean loss of k's last local training)``.
 
     n_k is the size of client k, and n the number of available clients. AFL's paper takes the loss of the
-    received model on all samples of client k, before the client trains. Here it is the mean over the
-    mini-batches of the local training, which comes with the reply. So clients that learn much in a round have
+    received model on all samples of client k, before the client trains. Here the loss is the mean over the
+    mini-batches of the local training, and comes with the reply. So clients that learn much in a round have
     lower values than in the paper. In each round::
 
         the floor(α1 n) available clients with the lowest v_k get v_k = -inf
@@ -51,8 +51,8 @@ class AFLSelector(LastLossSelector):
     In a run, unlike in the paper, a client with more than twice its share of the draws rests for some rounds
     (`GuardSettings.draws`; the guard is on by default).
 
-    The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) p
-    + α3 u, where p is proportional to exp(α2 v_k) and u is uniform.
+    The weights follow the setting `averaging`, by default the plain mean. `probabilities` is
+    (1 - α3) p + α3/M for M registered clients, where p is in proportion to exp(α2 v_k).
     """
 
     name = "afl"

@@ -33,7 +33,8 @@ class PowDSelector(PlainMeanSelector):
 
     A round takes three steps::
 
-        1. A = d candidates, drawn without replacement, one after another in proportion to their data p_k
+        1. A = d candidates, drawn one after another without replacement, in proportion to p_k,
+           client k's share of the available clients' data
         2. F_k for each candidate k: here the mean loss of the current global model over all samples of k
         3. S = the K candidates with the largest F_k, ties broken at random
            Δ = (1/K) sum_{k in S} u_k, or other weights by the setting `averaging`
@@ -91,7 +92,7 @@ class PowDSelector(PlainMeanSelector):
         return 2 * self._clients_per_round
 
     def _arrivals(self, context: RoundContext, d: int) -> tuple[Ints, Floats]:
-        """Draw d of the available clients, of which there are more than d; see `first_arrivals`."""
+        """Draw d of more than d available clients; return them and their arrivals, see `first_arrivals`."""
         sizes = context.available.of(self.client_sizes)
         drawn, arrivals = first_arrivals(sizes, d, context.rng("candidates"))
         return context.available.at(drawn), arrivals

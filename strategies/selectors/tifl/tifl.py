@@ -76,7 +76,7 @@ class TiFLSelector(PlainMeanSelector):
         policy = POLICIES[self._settings.policy]
         tiers = np.array_split(ordered, len(policy))
         p = np.array([share * (tier.size > 0) for share, tier in zip(policy, tiers, strict=True)])
-        if p.sum() == 0:  # the tiers of the policy are empty
+        if p.sum() == 0:  # all tiers with a probability > 0 are empty
             p = np.array([float(tier.size > 0) for tier in tiers])
         share = fresh.size / available.count
         p = np.append(p * (1 - share) / (p.sum() or 1.0), share)
