@@ -80,7 +80,7 @@ def _devices(what: str, most: float, cell: str) -> Goal:
 
 def _models(megabytes: float) -> Iterator[Goal]:
     for program, needed in NEEDED.items():
-        what = f"{megabytes} MB to 5 clients: growth of a {program}, in models (arithmetic needs {needed})"
+        what = f"{megabytes} MB to 5 clients: memory growth of a {program}, in models (at least {needed})"
         cell = _cell("copies", PROGRAMS[program], megabytes=megabytes, programs="cohort")
         yield Goal(what, needed + 2, "models", cell)
 
@@ -140,7 +140,7 @@ GOALS = (
 
 
 def goals_table(results: Mapping[str, Result]) -> list[str]:
-    """Return the goals as a Markdown table, as lines: what, goal, measured, reached, data file."""
+    """Return the lines of a Markdown table of the goals: what, goal, measured, reached and data file."""
     lines = ["| | goal, at most | measured | reached | data file |", "|---|--:|--:|---|---|"]
     for goal in GOALS:
         value = _value(goal, results.get(goal.name))

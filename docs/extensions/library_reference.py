@@ -1,8 +1,9 @@
 """Turns the names in the docstrings of the library into links to the API reference.
 
 In a docstring, single backticks hold the name of a class, function or module, or of a parameter or setting.
-A public name becomes a link to the API reference. Parameters, settings, and names that exist in the code but
-are not public become code. Everything else is a missing reference, of which Sphinx warns.
+A public name becomes a link to the API reference. Names that exist in the code but are not public become
+code, and so does any other lower-case word, which is taken to be a parameter or a setting. Everything else is
+a missing reference, of which Sphinx warns.
 """
 
 import re

@@ -9,8 +9,8 @@ from .arrays import Floats
 _QUARTILE = 0.6744897501960817
 """The distance of a normal distribution's quartile from its median, in standard deviations."""
 _LOWER_SHARE = 0.5
-"""This share of the spread below the median counts as spread above it. Very small values suggest, but do not
-prove, that very large values are plausible."""
+"""The spread above the median is taken to be at least this share of the spread below it. Very small values
+suggest, but do not prove, that very large values are plausible."""
 _PRIOR_VALUES = 3
 """The spread that is assumed beforehand counts as this many values."""
 _PASSES = 4
