@@ -197,7 +197,8 @@ def differences(result: Recorded, seed: int, again: Rerun) -> list[str]:
     return [
         f"{result.name}, seed {seed}, {' | '.join(cell)}: recorded {before}, now {now.get(cell)}"
         for cell, before in result.outcome(seed).items()
-        if not _agree(before, now.get(cell), 0.0 if exact else _tolerance(result, cell, before))
+        if cell not in now
+        or not _agree(before, now[cell], 0.0 if exact else _tolerance(result, cell, before))
     ] + [
         f"{result.name}, seed {seed}, {' | '.join(cell)}: not recorded"
         for cell in now
@@ -276,9 +277,8 @@ def _agree(one: Value, other: Value, tolerance: float) -> bool:
     if isinstance(one, float | int) and isinstance(other, float | int):
         return one == other or abs(one - other) <= tolerance
     # With another machine's rounding, a seed may reach a goal that it did not reach in the record, or the
-    # other way round: one of the two is then the text "inf". None stands for NaN, or for a cell that is
-    # missing.
-    return one == other or (tolerance > 0 and None not in (one, other))
+    # other way round: one of the two is then the text "inf", or None for NaN.
+    return one == other or tolerance > 0
 
 
 def _tolerance(result: Recorded, cell: Cell, value: Value) -> float:

@@ -78,6 +78,9 @@ def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) ->
     assert found(changed(old, 1, 0.25 + 1e-9, machine=other), 1) == []
     assert found(changed(old, 1, 0.9, machine=other), 1) == []  # within three deviations
     assert found(changed(old, 1, 9e9, machine=other), 0) == []
+    assert found(changed(old, 1, None, machine=other), 1) == []  # NaN: a goal that was not reached
+    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}, "machine": other})  # type: ignore[arg-type]
+    assert len(found(renamed, 0)) == 2
     steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})  # type: ignore[arg-type]
     assert len(found(steady, 1)) == 1
 

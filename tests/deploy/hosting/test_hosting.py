@@ -252,9 +252,12 @@ def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server: Server
     programs = Programs(server, print)
     environment = {**os.environ, **programs._marked.mark}
     with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as left:
-        assert wait_until(lambda: left.pid in programs._marked.pids(), 10)
-        programs.__exit__()
-        assert left.wait(10) == -signal.SIGKILL
+        try:
+            assert wait_until(lambda: left.pid in programs._marked.pids(), 10)
+            programs.__exit__()
+            assert left.wait(10) == -signal.SIGKILL
+        finally:
+            left.kill()
 
 
 def test_files_of_apps_land_in_the_servers_folder(
