@@ -226,6 +226,13 @@ class SelectionStrategy(Strategy):
             raise ValueError(
                 "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
             )
+        if checkpoints is not None and hasattr(server_strategy, "state_dict") != hasattr(
+            server_strategy, "load_state_dict"
+        ):
+            raise TypeError(
+                f"server_strategy = {type(server_strategy).__name__}: must have both state_dict and "
+                "load_state_dict, or neither, so that a resume can restore its memory"
+            )
         if masked_updates:
             check_masked(self._kind, server_strategy, variates, self.faults)
         self.mode = mode

@@ -1,6 +1,7 @@
 """The Flower layer, in process: real messages and strategies, nodes that are functions."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from strategies import AdaptiveOSMD, NotEnoughClientsError, RoundRecord, Selecti
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.exchanges import ExchangeGrid
 from strategies.flower.messages import write_report
-from strategies.options import Deadlines, Faults, Overrides, Polling
+from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 
 from ..support.toy_grid import Node, ToyGrid
 
@@ -303,6 +304,17 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     assert all(record.feedback.responded.all() for record in records)
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
     assert len(questions) == 3  # no client is asked again in each round
+
+
+def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path: Path) -> None:
+    class Half(FedAvg):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    options: dict[str, Any] = {"clients_per_round": 1, "server_strategy": Half()}
+    SelectionStrategy("uniform", **options)
+    with pytest.raises(TypeError, match="Half: must have both state_dict and load_state_dict, or neither"):
+        SelectionStrategy("uniform", **options, checkpoints=Checkpoints(tmp_path))
 
 
 def test_a_strategy_object_runs_once() -> None:
