@@ -17,6 +17,7 @@ from strategies.options import (
     Deadlines,
     Eligibility,
     Faults,
+    Level,
     Overrides,
     Polling,
     read_rates,
@@ -210,7 +211,7 @@ class RunSettings(BaseModel):
     client_settings: str
     removed_clients: str
     eligible: Annotated[str, AfterValidator(_eligible)]
-    guard: bool
+    guard: bool | Level  # true: "sane"
     silence: bool
     round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
     join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s

@@ -94,7 +94,7 @@ _RUN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
-    "guard": _flag,
+    "guard": lambda value: _text(value) if isinstance(value, str) else _flag(value),
 }
 _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
     "client_ids": _texts,

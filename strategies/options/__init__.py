@@ -11,7 +11,7 @@ from .clients_per_round import Budget, Budgets
 from .deadlines import Deadlines
 from .eligibility_conditions import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
-from .guard_settings import GuardSettings
+from .guard_settings import LEVELS, GuardSettings, Level
 from .learning_rates import read_rates
 from .overrides import GROUPS, Overrides
 from .polling import Polling
@@ -20,6 +20,7 @@ from .selector_check import AFTER_TRAINING, check_selector
 __all__ = [
     "AFTER_TRAINING",
     "GROUPS",
+    "LEVELS",
     "Budget",
     "Budgets",
     "Buffered",
@@ -29,6 +30,7 @@ __all__ = [
     "Eligible",
     "Faults",
     "GuardSettings",
+    "Level",
     "Overrides",
     "Polling",
     "arguments_of",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..selectors import Selector, checks
-from .guard_settings import GuardSettings
+from .guard_settings import LEVELS, GuardSettings, Level
 from .value_checks import boolean, choice
 
 
@@ -31,9 +31,10 @@ class Faults:
         How the weights make up for missing replies. "equal" multiplies all weights by the same factor, which
         is unbiased if all clients fail equally often. "rates" divides each weight by the estimated response
         rate of its client and then normalises the weights, see `strategies.rounds.response_rates`.
-    guard : bool, mapping or GuardSettings (default: True)
-        Whether the guard clips and rejects implausible reports and updates. True: the guard has its default
-        settings. False: there is no guard. A mapping holds settings of `GuardSettings` by name.
+    guard : {"sane", "strict"}, bool, mapping or GuardSettings (default: "sane")
+        The level of the guard, which bounds what broken or lying clients do to the model, see
+        `GuardSettings.level`. True stands for "sane". False: there is no guard. A mapping holds settings of
+        `GuardSettings` by name.
     silence : bool (default: True)
         Whether a client that is online and does not answer in time is quarantined. Each further silence makes
         its quarantine longer, see `strategies.rounds.waiting.silent_clients`.
@@ -47,16 +48,19 @@ class Faults:
     quorum: int = 1
     over_selection: float = 1.0
     correction: Literal["equal", "rates"] = "equal"
-    guard: bool | Mapping[str, Any] | GuardSettings = True
+    guard: Level | bool | Mapping[str, Any] | GuardSettings = "sane"
     silence: bool = True
 
     def __post_init__(self) -> None:
         checks.integer("faults.quorum", self.quorum, low=1)
         checks.real("faults.over_selection", self.over_selection, low=1, high=100)
         choice("faults.correction", self.correction, ("equal", "rates"))
-        if not isinstance(self.guard, bool | Mapping | GuardSettings):
+        if isinstance(self.guard, str):
+            choice("faults.guard", self.guard, LEVELS)
+        elif not isinstance(self.guard, bool | Mapping | GuardSettings):
             raise TypeError(
-                f"faults.guard = {self.guard!r}: must be True, False or a mapping of its settings"
+                f"faults.guard = {self.guard!r}: must be {' or '.join(map(repr, LEVELS))}, False or a mapping "
+                "of its settings"
             )
         _ = self.guard_settings  # raises an error if a setting is out of range
         boolean("faults.silence", self.silence)
@@ -68,6 +72,8 @@ class Faults:
             return self.guard
         if isinstance(self.guard, Mapping):
             return GuardSettings(**self.guard)
+        if isinstance(self.guard, str):
+            return GuardSettings(level=self.guard)
         return GuardSettings() if self.guard else None
 
     def check(self, selector: type[Selector], clients_per_round: int) -> None:

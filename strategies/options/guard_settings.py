@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ..selectors import checks
-from .value_checks import boolean
+from .value_checks import boolean, choice
+
+Level = Literal["sane", "strict"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""The levels of the guard, see `GuardSettings.level`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +22,10 @@ class GuardSettings:
 
     Attributes
     ----------
+    level : {"sane", "strict"} (default: "sane")
+        Whom the guard expects. "sane": clients that the operator registered. They are honest, but may be
+        broken. What a client claims about itself is believed; what cannot be true is ignored, and the norm of
+        each update is bounded. "strict": clients that strangers may run, and that may lie. See `Guard`.
     deviations : float (default: 4)
         How many standard deviations above the centre the logarithm of a value may lie, in [0.1, 1000]. The
         limit of widely spread values is higher, see `Guard`.
@@ -50,6 +59,7 @@ class GuardSettings:
         If a value has a wrong type or is out of range.
     """
 
+    level: Level = "sane"
     deviations: float = 4.0
     size_deviations: float = 2.5
     direction_deviations: float = 3.0
@@ -63,6 +73,7 @@ class GuardSettings:
     signed_losses: bool = False
 
     def __post_init__(self) -> None:
+        choice("guard.level", self.level, LEVELS)
         for name in ("deviations", "size_deviations", "direction_deviations"):
             checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
         checks.real("guard.factor", self.factor, low=1, high=1e9)
