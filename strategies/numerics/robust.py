@@ -1,5 +1,6 @@
 """Limits of plausible values that a few lies cannot move, and a mean that no single update determines."""
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,38 @@ def _quantile(ordered: Floats, count: int, share: float) -> float:
     below = int(place)
     above = min(below + 1, count - 1)
     return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
+
+
+_GAP, _GAP_OF_FEW = 4.0, 12.0
+"""The largest gap between the logarithms of n honest norms is taken to be below 4 + 12/n. Where honest norms
+are lognormal with a standard deviation of 2, a norm lies above a larger gap with a probability below 3e-4 for
+every n >= 2, and of about 1e-5 for n >= 100."""
+
+
+def largest_supported(logs: Floats, power: float = 1.0) -> float:
+    """Return the largest logarithm that the others support; infinity if they support every one.
+
+    Fewer than a quarter of the values, or one of up to eight, may be garbage of any size. So let v be the
+    largest value after leaving out (n - 1) // 4 values, but at least one. v is supported, and so is every
+    larger value that no gap separates from v. A gap is a distance of more than ``power · (4 + 12/n)``
+    between neighbours, which is a factor of at least e⁴ ≈ 55 between the values.
+
+    Garbage above a gap changes nothing: it neither raises the result nor hides other garbage.
+
+    Parameters
+    ----------
+    logs : ndarray, shape (n,)
+        Finite logarithms of positive values.
+    power : float (default: 1)
+        The values grow with this power of a norm.
+    """
+    n = logs.size
+    if n < 2:
+        return inf
+    least = max(0, n - 1 - max(1, (n - 1) // 4))
+    upper = np.sort(np.partition(logs, least)[least:])
+    gaps = np.flatnonzero(np.diff(upper) > power * (_GAP + _GAP_OF_FEW / n))
+    return float(upper[gaps[0]]) if gaps.size else inf
 
 
 _LONGEST = 10.0

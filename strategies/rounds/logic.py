@@ -118,7 +118,12 @@ class RoundLogic:
         self.guard: Guard | None = None
         if faults.guard_settings is not None:
             self.guard = Guard(selector.num_clients, faults.guard_settings, buffered=mode is not None)
-        self._bounds_draws = selector.unbiased == "none" and not selector.data_independent
+        self._bounds_draws = (
+            self.guard is not None
+            and self.guard.strict
+            and selector.unbiased == "none"
+            and not selector.data_independent
+        )
         self.responses: ResponseRates | None = None
         if faults.correction == "rates":
             check_correction(type(selector))
@@ -377,7 +382,7 @@ class RoundLogic:
             self.local_learning_rate,
             variates=self.variates,
             masked=self.updates == "masked",
-            sketched=self.guard is not None and self.updates == "open",
+            sketched=self.guard is not None and self.guard.strict and self.updates == "open",
         )
         if self.guard is not None:
             self._judge(chosen, examined, self.guard)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Bools, Floats, Ints
-from ...numerics.robust import bulk
+from ...numerics.robust import bulk, largest_supported
 from ...options import GuardSettings
 from ...selectors import checks
 from .directions import Agreements
@@ -86,7 +86,7 @@ class Limits:
         values = np.where(impossible, nan, values)
         with np.errstate(divide="ignore"):
             x = np.clip(values, -1e150, 1e150) if signed else np.log(values)
-        placed = Placed(kind, values, impossible, signed, 0.0, x, inf, inf)
+        placed = Placed(kind, values, impossible, signed, 0.0, x, inf, inf, inf)
         # A zero is always plausible, and does not show how large other values are. Its logarithm is -inf.
         scaled = np.flatnonzero(np.isfinite(x))
         if not scaled.size:
@@ -95,8 +95,20 @@ class Limits:
         others = recent.of_others(kind, clients)
         newest = np.concatenate([others.values[max(0, others.values.size + x.size - RECENT) :], x])
         centre = float(np.median(newest))
-        unit = abs(centre) if signed else 1.0
         new = Window(clients, x, x - centre)
+        # Losses of honest clients may differ by any factor: some clients fit their data perfectly.
+        largest = inf if "loss" in kind else largest_supported(newest, _POWERS.get(kind, 1.0))
+        placed = replace(placed, centre=centre, excess=placed.excess - centre, largest=largest - centre)
+        if self.settings.level == "strict":
+            placed = self._by_spread(placed, others, new, newest)
+        placed = replace(placed, margin=min(placed.margin, placed.largest))
+        recent.remember(kind, others, new, placed.margin)
+        return placed
+
+    def _by_spread(self, placed: Placed, others: Window, new: Window, newest: Floats) -> Placed:
+        """Return ``placed`` with the margin and the gap that the spread of the values explains."""
+        signed, x, centre = placed.signed, new.values, placed.centre
+        unit = abs(centre) if signed else 1.0
         least = (self.settings.factor - 1) * unit if signed else log(self.settings.factor)
         usual = bulk(
             np.concatenate([others.residuals, new.residuals]),
@@ -106,13 +118,12 @@ class Limits:
         )
         spread = usual.spread / unit if unit else 0.0
         margin = max(least, self.settings.deviations * usual.spread * (1 + spread / _HEAVY))
-        recent.remember(kind, others, new, margin)
         gap = max(log(_FLAGRANT), usual.spread)
         groups = (newest[-max(_FEW, x.size) :], x if x.size > _FEW // 2 else x[:0])
         few = others.values.size + x.size < _ENOUGH
         if signed or few or any(_is_half(group > centre + margin + gap) for group in groups):
             gap = inf  # values far beyond the limit are not offences
-        return replace(placed, centre=centre, excess=placed.excess - centre, margin=margin, gap=gap)
+        return replace(placed, margin=margin, gap=gap)
 
     def sizes(self, sizes: Floats) -> tuple[float, float]:
         """Return the limit of a claimed data size, and the size above which a claim is ignored.
@@ -175,8 +186,9 @@ class Placed:
     signed: bool  # whether values may be negative; then values are used instead of their logarithms
     centre: float  # the median of the logarithms (or signed values) of the newest values
     excess: Floats  # the logarithm (or signed value) minus the centre
-    margin: float  # the largest plausible excess
-    gap: float  # an excess above margin + gap is an offence
+    largest: float  # the largest excess that the values of other clients support
+    margin: float  # the largest plausible excess, at most `largest`
+    gap: float  # an excess above margin + gap is far beyond the limit
 
     def flagrant(self, norms: Floats) -> Bools:
         """Return (S,) whether each value is far beyond its limit and not explained by ``norms``.
