@@ -3,8 +3,8 @@
 The batched simulator trains softmax regression on digits, with K = 5 clients per round. The operator declares
 no data sizes. The clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`).
 
-The defences are the guard, the guard without its comparison of directions, no guard, and the guard with
-FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.
+The defences are the strict guard, this guard without its comparison of directions, no guard, and the strict
+guard with FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedMedian
@@ -24,7 +24,7 @@ from simulation.kernels import Kernel, Plan, Trained, kernel_of
 from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from strategies.options import Faults, GuardSettings
+from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.plausible_limits import believed_sizes
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
@@ -71,13 +71,13 @@ SELECTORS: dict[str, dict[str, Any]] = {
 class Defence:
     """The server's defence against liars."""
 
-    guard: bool | GuardSettings = True  # True = with default settings, False = no guard
+    guard: Level | GuardSettings | Literal[False] = "strict"  # False = no guard
     median: bool = False  # whether FedMedian is the server strategy, instead of the default
 
 
 DEFENCES = {
     "guard": Defence(),
-    "without directions": Defence(GuardSettings(direction_deviations=1000)),
+    "without directions": Defence(GuardSettings(level="strict", direction_deviations=1000)),
     "no guard": Defence(guard=False),
     "FedMedian": Defence(median=True),
 }
@@ -219,7 +219,8 @@ _NOTE = (
     "below it the liars' share of all draws, both in percent. With equal probabilities the share is 15. In "
     "'all three', the liars flip and double their updates, claim 1e9 times the mean size of all clients, and "
     "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their "
-    "updates are honest until round 30. 'without directions' is the guard with `direction_deviations=1000`."
+    "updates are honest until round 30. The guard is strict; 'without directions' is the strict guard with "
+    " `direction_deviations=1000`."
 )
 EXPERIMENTS = tuple(
     Experiment(

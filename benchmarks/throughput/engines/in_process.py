@@ -13,7 +13,7 @@ from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
-from strategies.options import Faults, GuardSettings, Polling
+from strategies.options import Polling
 from tasks.base import batches
 from tasks.federated_data import Dataset
 
@@ -106,10 +106,6 @@ class InProcess:
                 seed=workload.seed,
                 on_round=expect_all,
                 polling=Polling(ask_status=True),
-                # Without ``--data``, the labels are random, and updates from few samples point in any
-                # direction. With the default limit of the direction, the guard would reject some of these
-                # updates.
-                faults=Faults(guard=GuardSettings(direction_deviations=1000)),
             )
             strategy.start(grid, _record(workload.initial()), ENDLESS, evaluate_fn=pause)
 

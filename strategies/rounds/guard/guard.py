@@ -49,29 +49,30 @@ class Guard:
     """Clips the values that clients send, counts offences, and quarantines repeat offenders.
 
     `level`, `factor`, `deviations`, `window` and the like are settings (`GuardSettings`). The guard draws no
-    random numbers.
+    random numbers. A factor "e^x" means the exponential of x.
 
-    **Levels.** "sane" expects honest clients, of which some may be broken: only the limit of norms (and of
-    gradient variances and diversities) holds, and no usable update is rejected. "strict" expects clients that
-    may lie: all that follows holds. docs/security.md compares the levels.
+    **Levels.** The level "sane" is for clients that the operator registered: they are honest, and some may be
+    broken. It ignores impossible numbers, bounds the norms of updates, and quarantines clients whose replies
+    are garbage again and again. It rejects no usable update. The level "strict" is for clients that may lie.
+    It does all of this, and what the paragraphs marked (strict) say. docs/security.md compares the levels.
 
-    **The limit of norms.** At both levels, what one update may do to the model is bounded by what the updates
-    of other clients show. The newest 32 norms, one for each client, or all norms of this round if there are
-    more, are compared (`numerics.robust.largest_supported`). An update is clipped to the largest norm that
-    the others support. This promises:
+    **The limit of norms.** The newest 32 norms are compared, one for each client; if a round has more, all
+    norms of the round. The limit is the largest norm that the others support
+    (`numerics.robust.largest_supported`). An update with a larger norm is clipped to the median norm:
 
-    - An update is clipped only if its norm is more than e^(4 + 12/n) times the next smaller one of n norms.
-      This factor is 55 for many clients, 100 for 20, 245 for 8, and 22,000 for 2.
-    - Where honest norms are lognormal, the logarithms having a standard deviation of up to 2, fewer than
+    - An update is clipped only if a norm is more than e^(4 + 12/n) times the next smaller one of the n norms.
+      This factor is 22,000 for n = 2, 245 for 8, 100 for 20, and 55 for many.
+    - If honest norms are lognormal, and their logarithms have a standard deviation of up to 2, fewer than
       3 in 10,000 updates are clipped.
-    - While fewer than a quarter of the n norms (or one of up to eight) are garbage, garbage beyond this
-      factor moves the model at most as far as the largest of the other norms would, from the first round
-      with two replies on. It does not raise the limit.
+    - If fewer than a quarter of the n norms (or one of up to eight) are garbage, garbage beyond this factor
+      moves the model as far as a median update would. This holds from the first round with two replies on.
+      Garbage does not raise the limit for the next round.
 
-    The same rule limits gradient variances and polled diversities, with the power 2 for variances. It does
-    not limit losses: a client that fits its data perfectly has a loss of 0, and the others are honest.
+    Gradient variances (with the square of this factor), polled norms and polled diversities have the same
+    kind of limit. Losses have none: a client that fits its data perfectly has a loss of 0, and the losses of
+    the others are still true.
 
-    **Limits by the spread** ("strict"). The limit of a value is also at most
+    **Limits by the spread** (strict). The limit of a value, losses included, is at most
     ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
 
     - The centre is the median of the newest 32 values, or of all values of this round if there are more than
@@ -80,7 +81,7 @@ class Guard:
       quartiles (`numerics.robust.bulk`) of the last values of `window` clients. If few values are known, s is
       pulled towards 0.5.
 
-    The limit is reliable while fewer than a quarter of the clients lie. A false value within the limit is
+    This limit is reliable while fewer than a quarter of the clients lie. A false value within the limit is
     believed. If a few honest clients have far larger norms than all others (for example a tenth of the
     clients, thirty times as large), their updates are clipped. If their losses are not larger as well, these
     clients are quarantined.
@@ -90,8 +91,8 @@ class Guard:
     centre. Here a norm above its own limit counts as equal to that limit. With `signed_losses`, the limit of
     losses does not depend on the norm.
 
-    **Directions** ("strict"). A client's agreement is an average, over its recent replies, of the cosine of its update
-    with the updates of other clients (`directions.RecentDirections`; in buffered rounds
+    **Directions** (strict). A client's agreement is an average, over its recent replies, of the cosine of its
+    update with the updates of other clients (`directions.RecentDirections`; in buffered rounds
     `buffered_directions.VersionedDirections`). The cosines are computed from sketches of D numbers; D is 256,
     or the model's number of parameters if this is smaller (`numerics.sketches`). An update opposes the others
     if its client's agreement is
@@ -111,30 +112,28 @@ class Guard:
     Cosines are never below -1, so models with at most 16 parameters are not judged by direction, except in
     buffered rounds. docs/security.md ("Not promised") lists the false updates that the guard does not notice.
 
-    **Draws** ("strict"). Biased selectors that learn from clients, such as `pow-d` and `oort`, may draw a client more
-    often because of a lie. With such a selector, a client rests for some rounds when it was drawn more often
-    than `draws` times its fair number (`RoundLogic.open`). The fair number in a round is the number of
-    selected clients (in a buffered round: K, the number of arrivals that end it), times the client's share of
-    the data of all n selectable clients. A share below 1/n counts as 1/n. No client rests if more than half
-    of the available clients that are not quarantined would rest, or if fewer clients would be left than the
-    budget K(t) or the quorum.
+    **Draws** (strict). Biased selectors that learn from clients, such as `pow-d` and `oort`, may draw a
+    client more often because of a lie. With such a selector, a client rests for some rounds when it was drawn
+    more often than `draws` times its fair number (`RoundLogic.open`). The fair number in a round is the
+    number of selected clients (in a buffered round: K, the number of arrivals that end it), times the
+    client's share of the data of all n selectable clients. A share below 1/n counts as 1/n. No client rests
+    if more than half of the available clients that are not quarantined would rest, or if fewer clients would
+    be left than the budget K(t) or the quorum.
 
-    **Offences.** At both levels, a reply is an offence if
+    **Offences.** A reply is an offence if
 
-    - it cannot be used (unreadable, wrong shapes, NaN), or
-    - the norm of its update is above the limit of norms.
+    - it cannot be used (unreadable, wrong shapes, NaN),
+    - the norm of its update is above the limit of norms,
+    - (strict) its update opposes the others,
+    - (strict) it reports a norm that differs from the server's measurement by more than rounding explains,
+    - (strict) it holds an impossible number, such as a negative loss (numbers from -1e-6 to 0 count as 0), or
+    - (strict) it holds a value far beyond its limit by the spread that the rest of the reply does not
+      explain. "Far beyond" means more than twice the limit, or more than e^s times the limit if this is
+      larger. A large norm explains a large loss. A large loss explains a large norm, but at most doubles this
+      bound for the norm.
 
-    At "strict", a reply is also an offence if
-
-    - its update opposes the others,
-    - it reports a norm that differs from the server's measurement by more than rounding explains,
-    - it holds an impossible number, such as a negative loss (numbers from -1e-6 to 0 count as 0), or
-    - it holds a value far beyond its limit that the rest of the reply does not explain. "Far beyond" means
-      more than twice the limit, or more than e^s times the limit if this is larger. A large norm explains a
-      large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
-
-    At "strict", the guard rejects an update that opposes the others, and an update whose norm is such a value
-    far beyond its limit. Other offences of a usable reply do not cause a rejection. A missing reply is not an
+    The strict guard rejects an update that opposes the others, and an update whose norm is such a value far
+    beyond its limit. Other offences of a usable reply do not cause a rejection. A missing reply is not an
     offence.
 
     While fewer than 16 values of a kind are known, none counts as far beyond its limit. While directions of
@@ -150,14 +149,16 @@ class Guard:
     long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
-    **Cost of "strict".** If all clients are honest, on the least squares of the OSMD paper's appendix F (100 clients, 600
-    rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1, 3 or 10), at most
-    0.35 % of the updates are clipped, and no client is quarantined. On softmax regression whose clients have
-    labels in proportions from Dirichlet(0.1) to Dirichlet(0.5), up to three clients in a hundred are
-    quarantined, and the accuracy is the same as without a guard.
+    **Cost of the strict guard.** If all clients are honest, on the least squares of the OSMD paper's appendix
+    F (100 clients, 600 rounds, 6 seeds; the logarithms of the clients' scales have a standard deviation of 1
+    or 3), at most 0.35 % of the updates are clipped, and no client is quarantined. On softmax regression
+    whose clients have labels in proportions from Dirichlet(0.1) to Dirichlet(0.5), up to three clients in a
+    hundred are quarantined, and the accuracy is the same as without a guard. Minorities whose optima oppose
+    those of the others lose more; docs/security.md has the figures.
 
-    The time of a round is O((S + 64) D + window), and O(S + window) at "sane"; of a buffered round O(128² (128 + D)), about 5 ms. In a
-    poll, the guard also sorts the candidates.
+    The time of a round is O(S + window) for the sane guard, O((S + 64) D + window) for the strict one, and of
+    a buffered round O(128² (128 + D)), about 5 ms, for the strict one. In a poll, the guard also sorts the
+    candidates.
 
     Parameters
     ----------
@@ -278,8 +279,6 @@ class Guard:
             self._limits.place(self._recent, kind, indexes, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large norm raises the limits to which the other values are clipped, at most as far as a norm at
-        # its own limit would (`believed`). Whether the other values are offences depends on the sent norm.
         replied = unusable | ~np.isnan(sent).all(axis=0)
         offence = unusable | (norm.excess > norm.largest)
         absurd = np.zeros_like(offence)
@@ -289,10 +288,11 @@ class Guard:
             untrue[list(contradicted)] = True
             offence |= absurd | self._opposed(round, indexes, unusable, sketches, versions, rejected)
             offence |= self._untrue_offences(indexes, untrue, replied, polled=False)
-            for placed in (loss, variance):
+            for placed in (loss, variance):  # whether they are offences depends on the norm as it was sent
                 offence |= ~np.isnan(norm.excess) & placed.flagrant(norm.excess)
-        believed = np.minimum(norm.excess, norm.margin)
-        norms, losses, variances = (placed.clipped(remarks, believed) for placed in (norm, loss, variance))
+        norms, losses, variances = (
+            placed.clipped(remarks, norm.believed) for placed in (norm, loss, variance)
+        )
         for i in np.flatnonzero(absurd):
             limit = np.exp(norm.centre + norm.margin)
             rejected[int(i)] = f"update norm {sent[0][i]:.3g}: far beyond the limit of {limit:.3g}"

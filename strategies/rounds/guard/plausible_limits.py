@@ -86,7 +86,7 @@ class Limits:
         values = np.where(impossible, nan, values)
         with np.errstate(divide="ignore"):
             x = np.clip(values, -1e150, 1e150) if signed else np.log(values)
-        placed = Placed(kind, values, impossible, signed, 0.0, x, inf, inf, inf)
+        placed = Placed(kind, values, impossible, signed, 0.0, x, inf, 0.0, inf, inf)
         # A zero is always plausible, and does not show how large other values are. Its logarithm is -inf.
         scaled = np.flatnonzero(np.isfinite(x))
         if not scaled.size:
@@ -98,10 +98,16 @@ class Limits:
         new = Window(clients, x, x - centre)
         # Losses of honest clients may differ by any factor: some clients fit their data perfectly.
         largest = inf if "loss" in kind else largest_supported(newest, _POWERS.get(kind, 1.0))
-        placed = replace(placed, centre=centre, excess=placed.excess - centre, largest=largest - centre)
+        typical = float(np.sort(newest)[(newest.size - 1) // 2])  # not the mean of garbage and another value
+        placed = replace(
+            placed,
+            centre=centre,
+            excess=placed.excess - centre,
+            largest=largest - centre,
+            typical=typical - centre,
+        )
         if self.settings.level == "strict":
             placed = self._by_spread(placed, others, new, newest)
-        placed = replace(placed, margin=min(placed.margin, placed.largest))
         recent.remember(kind, others, new, placed.margin)
         return placed
 
@@ -187,8 +193,14 @@ class Placed:
     centre: float  # the median of the logarithms (or signed values) of the newest values
     excess: Floats  # the logarithm (or signed value) minus the centre
     largest: float  # the largest excess that the values of other clients support
-    margin: float  # the largest plausible excess, at most `largest`
+    typical: float  # the excess to which a larger excess than `largest` is clipped
+    margin: float  # the largest plausible excess by the spread
     gap: float  # an excess above margin + gap is far beyond the limit
+
+    @property
+    def believed(self) -> Floats:
+        """The excess (S,) of the values after clipping, if the values are update norms."""
+        return np.where(self.excess > self.largest, self.typical, np.minimum(self.excess, self.margin))
 
     def flagrant(self, norms: Floats) -> Bools:
         """Return (S,) whether each value is far beyond its limit and not explained by ``norms``.
@@ -207,13 +219,16 @@ class Placed:
         margins = np.full(norms.size, self.margin)
         if self.kind in _POWERS and not self.signed:
             margins = np.fmax(margins, _POWERS[self.kind] * norms)
+        unsupported = self.excess > self.largest
+        margins[unsupported] = np.minimum(margins[unsupported], self.typical)
         beyond = np.flatnonzero(self.excess > margins)
         within = self.values.copy()
         with np.errstate(over="ignore", under="ignore"):
             limits = self.centre + margins[beyond]
             within[beyond] = np.minimum(limits if self.signed else np.exp(limits), within[beyond])
         for i in beyond:
-            remarks.add(i, f"{self.kind} {self.values[i]:.3g} clipped to {within[i]:.3g}, its limit")
+            why = "the median: far beyond all others" if unsupported[i] else "its limit"
+            remarks.add(i, f"{self.kind} {self.values[i]:.3g} clipped to {within[i]:.3g}, {why}")
         return within
 
 

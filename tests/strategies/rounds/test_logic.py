@@ -263,7 +263,7 @@ def test_only_available_clients_are_selected() -> None:
 def test_only_clients_of_a_selector_that_prefers_large_losses_rest_and_only_while_enough_are_left(
     name: str, here: int, rests: bool
 ) -> None:
-    rounds = logic(20, 5, name, guard=True)
+    rounds = logic(20, 5, name, guard="strict")
     numbers = []
     for number in range(1, 10):
         opened = rounds.open(number, np.arange(here))
@@ -409,7 +409,7 @@ def test_missing_replies_have_no_part_in_the_mean() -> None:
 
 
 def test_a_clipped_update_is_clipped_in_sum_norm_and_client_models() -> None:
-    rounds = logic(m=20, k=20, name="prac-is", guard={"deviations": 1.0})
+    rounds = logic(m=20, k=20, name="prac-is", guard={"level": "strict", "deviations": 1.0})
     model = {"w": np.zeros(2)}
     clients = list(range(20))
     replies = [Reply({"w": np.array([0.0, 1.0])}) for _ in clients]

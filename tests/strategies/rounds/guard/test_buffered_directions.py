@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from strategies.options import GuardSettings
 from strategies.rounds.guard.buffered_directions import VersionedDirections
 from strategies.rounds.guard.guard import Guard
 
@@ -41,7 +42,7 @@ def test_a_flipped_update_of_the_newest_model_is_seen_although_the_direction_tur
 
 
 def test_the_guard_of_buffered_rounds_rejects_it() -> None:
-    rng, guard = np.random.default_rng(1), Guard(11, buffered=True)
+    rng, guard = np.random.default_rng(1), Guard(11, GuardSettings(level="strict"), buffered=True)
     missing = np.full(3, np.nan)
     rejected = []
     for number in range(1, 25):

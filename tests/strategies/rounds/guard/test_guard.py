@@ -14,6 +14,7 @@ from strategies.rounds.guard.guard import Guard, Judgement
 from strategies.rounds.guard.plausible_limits import Limits, believed_sizes
 
 NAN, INF = math.nan, math.inf
+STRICT = GuardSettings(level="strict")
 
 
 def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None) -> Judgement:
@@ -31,14 +32,14 @@ def judge(guard, round, norms, losses=None, variances=None, failures=None, clien
 
 def seasoned(m=40, spread=0.1, seed=0, **settings):
     """Return a guard that has judged each client three times: norms around 2, losses around 1."""
-    guard, rng = Guard(m, GuardSettings(**settings)), np.random.default_rng(seed)
+    guard, rng = Guard(m, GuardSettings(level="strict", **settings)), np.random.default_rng(seed)
     for round in range(1, 4):
         judge(guard, round, 2 * rng.lognormal(0, spread, m), rng.lognormal(0, spread, m))
     return guard
 
 
 def sizes_of(claimed, overrides=None):
-    return believed_sizes(claimed, overrides, GuardSettings())
+    return believed_sizes(claimed, overrides, STRICT)
 
 
 def same(left, right):
@@ -49,7 +50,7 @@ def same(left, right):
 
 
 def test_an_update_beyond_the_limit_is_clipped_to_it():
-    guard = Guard(40)
+    guard = Guard(40, STRICT)
     judged = judge(guard, 1, [2.0] * 39 + [7.0])
     # The quartiles are equal, so the spread is the assumed one, which counts as 3 of 42 values (of 39 + 3
     # without the lie). Four times that is less than log 2: the limit is twice the median.
@@ -61,7 +62,7 @@ def test_an_update_beyond_the_limit_is_clipped_to_it():
 
 @pytest.mark.parametrize("loss", [1.0, 1000.0])
 def test_an_update_a_thousand_times_the_others_is_rejected_whatever_its_loss(loss):
-    guard = Guard(40)
+    guard = Guard(40, STRICT)
     judged = judge(guard, 1, [2.0] * 39 + [2000.0], [1.0] * 39 + [loss])
     assert judged.rejected == {39: "update norm 2e+03: far beyond the limit of 4"}
     assert judged.clipped == {}
@@ -86,7 +87,7 @@ def test_reported_values_are_clipped_or_ignored():
 
 
 def test_losses_may_be_negative_if_the_operator_allows_it():
-    guard = Guard(20, GuardSettings(signed_losses=True))
+    guard = Guard(20, GuardSettings(level="strict", signed_losses=True))
     judged = judge(guard, 1, [1.0] * 20, [-3.0] * 19 + [1e6])
     assert judged.losses[:19].tolist() == [-3.0] * 19
     assert -3 < judged.losses[19] <= 3
@@ -95,7 +96,7 @@ def test_losses_may_be_negative_if_the_operator_allows_it():
 
 def test_a_large_loss_is_plausible_beside_a_large_update():
     """A client whose features are on another scale is far from the others without a lie."""
-    guard, rng = Guard(50), np.random.default_rng(0)
+    guard, rng = Guard(50, STRICT), np.random.default_rng(0)
     scale = np.exp(3 * rng.normal(size=50))
     for round in range(1, 20):
         norms = scale * rng.lognormal(0, 0.1, 50)
@@ -105,7 +106,7 @@ def test_a_large_loss_is_plausible_beside_a_large_update():
 
 
 def test_limits_follow_a_common_decay_and_a_new_learning_rate():
-    guard, rng = Guard(60), np.random.default_rng(1)
+    guard, rng = Guard(60, STRICT), np.random.default_rng(1)
     for round in range(1, 300):
         level = 1000 * 0.97**round * (50 if round > 150 else 1)
         clients = rng.choice(60, 10, replace=False)
@@ -150,7 +151,7 @@ def test_unknown_sizes_are_the_mean_of_the_known_ones():
 
 
 def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
-    guard = Guard(4, GuardSettings(quarantine=10, longest_quarantine=35))
+    guard = Guard(4, GuardSettings(level="strict", quarantine=10, longest_quarantine=35))
     bad = {0: "array 'w' holds NaN"}
 
     def answer(round, failures=None):
@@ -180,7 +181,7 @@ def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
 
 
 def test_silence_is_no_offence():
-    guard = Guard(4)
+    guard = Guard(4, STRICT)
     for round in range(1, 50):
         judged = judge(guard, round, [NAN, 1, 1, 1])
         assert not judged.rejected
@@ -222,7 +223,7 @@ def test_polls_are_judged_with_the_last_update_norms():
         guard.judge_reports(round, np.arange(40), reports)
     assert guard.quarantined(7).tolist() == [3, 5]
     # Without a known update norm a large loss is clipped, but is no offence.
-    fresh = Guard(40)
+    fresh = Guard(40, STRICT)
     for round in range(1, 9):
         said, _ = fresh.judge_reports(round, np.arange(40), {"loss": reports["loss"]})
     assert said["loss"][3] < 10
@@ -243,7 +244,7 @@ def judge_directions(guard, round, sketches, clients=None):
 
 @pytest.mark.parametrize("factor", [1.0, 2.0, 3.0])
 def test_updates_against_those_of_the_others_are_rejected_and_their_clients_quarantined(factor):
-    guard, rng = Guard(20), np.random.default_rng(0)
+    guard, rng = Guard(20, STRICT), np.random.default_rng(0)
     aim, liars = rng.normal(size=256), [3, 9, 16]
     for round in range(1, 40):
         clients = np.setdiff1d(rng.choice(20, 6, replace=False), guard.quarantined(round))
@@ -262,7 +263,7 @@ def test_updates_against_those_of_the_others_are_rejected_and_their_clients_quar
 @pytest.mark.parametrize(("width", "groups"), [(256, 10), (256, 2), (10, 10)])
 def test_honest_clients_with_data_of_their_own_may_point_elsewhere(width, groups):
     """Each group has its own aim; with two groups of one aim each, half of the clients oppose the others."""
-    guard, rng = Guard(40), np.random.default_rng(1)
+    guard, rng = Guard(40, STRICT), np.random.default_rng(1)
     aims = rng.normal(size=(groups, width))
     if groups == 2:
         aims[1] = -aims[0]
@@ -277,7 +278,7 @@ def test_honest_clients_with_data_of_their_own_may_point_elsewhere(width, groups
 
 
 def test_a_third_of_the_clients_may_oppose_the_others():
-    guard, rng = Guard(40), np.random.default_rng(0)
+    guard, rng = Guard(40, STRICT), np.random.default_rng(0)
     aim, minority = rng.normal(size=256), np.arange(40) < 14
     rejected = 0
     for round in range(1, 60):
@@ -293,7 +294,7 @@ def test_liars_that_are_known_first_do_not_hide_behind_the_spread_that_they_caus
     honest = np.array([-0.21, -0.15, -0.01, 0.01, 0.29, 0.47, 0.54, 0.55])
     lying = np.array([-0.75, -0.77, -0.72])
     no = np.zeros(3, dtype=bool)
-    least = Limits(GuardSettings()).agreement(Agreements(lying, honest, no, np.ones(3)), no, 256)
+    least = Limits(STRICT).agreement(Agreements(lying, honest, no, np.ones(3)), no, 256)
     assert (lying < least).all()
     assert (honest.min() > least).all()
 
@@ -302,14 +303,14 @@ def test_in_buffered_rounds_an_agreement_over_several_replies_is_judged_more_str
     """Agreements such as those of a run in which liars reply at once: -4/sqrt(256) is -0.25."""
     honest = np.array([0.3, 0.36, 0.42, 0.44, 0.5, 0.52, 0.54, 0.56, 0.58, 0.6, 0.61, 0.66, 0.7, 0.76])
     lying, no, once = np.array([-0.2, -0.2]), np.zeros(2, dtype=bool), np.array([True, False])
-    least = Limits(GuardSettings()).agreement(Agreements(lying, honest, once, np.array([1, 0.5])), no, 256)
+    least = Limits(STRICT).agreement(Agreements(lying, honest, once, np.array([1, 0.5])), no, 256)
     assert (lying < least).tolist() == [False, True]
     assert least[1] == pytest.approx(-0.125)
 
 
 def test_a_client_that_has_offended_is_judged_more_strictly():
     """Clients 0 and 1 send updates of one direction; only 0 is rejected, after two replies of garbage."""
-    guard, rng = Guard(20), np.random.default_rng(4)
+    guard, rng = Guard(20, STRICT), np.random.default_rng(4)
     aim, strengths = rng.normal(size=256), np.linspace(-0.2, 1.0, 20)
     strengths[:2] = -0.37
     rejected = []
@@ -323,7 +324,7 @@ def test_a_client_that_has_offended_is_judged_more_strictly():
 
 
 def test_a_client_rests_until_its_draws_are_within_twice_its_share():
-    guard, drawn = Guard(10), 0
+    guard, drawn = Guard(10, STRICT), 0
     for round in range(1, 41):
         resting = guard.resting(round)
         assert set(resting) <= {3}
@@ -331,7 +332,7 @@ def test_a_client_rests_until_its_draws_are_within_twice_its_share():
             guard.count_draws(round, np.array([3, 5]), np.array([0.1, 0.5]))  # 5 may be drawn in each round
             drawn += 1
         if round == 20:
-            resumed = Guard(10)
+            resumed = Guard(10, STRICT)
             resumed.load_state_dict(guard.state_dict())
             guard = resumed
     assert drawn == 9  # 1 + 2 * 0.1 * 40
@@ -342,7 +343,7 @@ def test_a_client_rests_until_its_draws_are_within_twice_its_share():
 
 
 def test_a_descent_that_turns_round_is_no_offence():
-    guard, rng = Guard(20), np.random.default_rng(2)
+    guard, rng = Guard(20, STRICT), np.random.default_rng(2)
     aim = rng.normal(size=256)
     for round in range(1, 20):
         judged = judge_directions(
@@ -352,7 +353,7 @@ def test_a_descent_that_turns_round_is_no_offence():
 
 
 def test_an_update_without_direction_is_not_judged():
-    guard, rng = Guard(20), np.random.default_rng(3)
+    guard, rng = Guard(20, STRICT), np.random.default_rng(3)
     aim = rng.normal(size=256)
     for round in range(1, 8):
         sketches = towards(rng, 20, aim)
@@ -365,7 +366,7 @@ def test_an_update_without_direction_is_not_judged():
 
 def test_with_few_values_nothing_is_far_beyond_the_limit():
     """Among honest clients that differ by orders of magnitude, a few values say little of the others."""
-    guard = Guard(100)
+    guard = Guard(100, STRICT)
     judged = judge(guard, 1, [1e-5, 2e-5, 2e-5, 3e-5, 100.0], np.ones(5))
     assert not judged.rejected
     assert list(judged.clipped) == [4]
@@ -376,7 +377,7 @@ def test_with_few_values_nothing_is_far_beyond_the_limit():
 def test_state_goes_on_bit_for_bit():
     rng = np.random.default_rng(3)
     guard = seasoned(spread=1.0)
-    other = Guard(3)
+    other = Guard(3, STRICT)
     other.load_state_dict(guard.state_dict())
     for each in (guard, other):
         each.add_clients(2)
@@ -427,7 +428,7 @@ ANY = st.floats(allow_nan=True, allow_infinity=True)
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.booleans())
 def test_any_floats_are_judged(data, signed):
-    guard = Guard(9, GuardSettings(signed_losses=signed))
+    guard = Guard(9, GuardSettings(level="strict", signed_losses=signed))
     for round in range(1, 5):
         size = data.draw(st.integers(0, 9))
         norms, losses, variances = (data.draw(hnp.arrays(float, size, elements=ANY)) for _ in range(3))
@@ -448,7 +449,7 @@ def test_any_floats_are_judged(data, signed):
 @settings(deadline=None, max_examples=40)
 @given(st.floats(1e-300, 1e300), st.integers(1, 30), st.integers(1, 12))
 def test_values_of_clients_that_are_alike_are_never_clipped(value, size, rounds):
-    guard = Guard(30)
+    guard = Guard(30, STRICT)
     for round in range(1, rounds + 1):
         judged = judge(guard, round, np.full(size, value), np.full(size, value), np.full(size, value))
         assert judged.scales.tolist() == [1.0] * size
@@ -461,7 +462,7 @@ def test_values_of_clients_that_are_alike_are_never_clipped(value, size, rounds)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_the_order_of_replies_changes_nothing(seed, size):
     rng = np.random.default_rng(seed)
-    left, right = (Guard(40, GuardSettings(window=32)) for _ in range(2))
+    left, right = (Guard(40, GuardSettings(level="strict", window=32)) for _ in range(2))
     for round in range(1, 6):
         clients = rng.choice(40, size, replace=False)
         norms, losses = rng.lognormal(0, 3, (2, size))
@@ -494,7 +495,7 @@ def test_a_round_copies_no_array_over_all_clients():
     """With a million clients no array over all of them is copied, even in a round with offences."""
     import tracemalloc
 
-    guard = Guard(1_000_000, GuardSettings(strikes=1, memory=1))
+    guard = Guard(1_000_000, GuardSettings(level="strict", strikes=1, memory=1))
     clients = np.arange(0, 1_000_000, 20_000)
     norms = np.where(clients == 0, np.nan, 1.0)
     sketches = np.ones((clients.size, 256))
@@ -512,7 +513,7 @@ def test_a_round_copies_no_array_over_all_clients():
 @pytest.mark.parametrize("clients_per_round", [1, 5])
 def test_losses_that_are_negative_everywhere_quarantine_nobody(clients_per_round: int):
     """A likelihood's loss may be negative: then the setting `signed_losses` is missing, and nobody lies."""
-    guard, rng = Guard(10), np.random.default_rng(0)
+    guard, rng = Guard(10, STRICT), np.random.default_rng(0)
     for round in range(1, 41):
         clients = rng.choice(10, clients_per_round, replace=False)
         ones, nothing = np.ones(clients.size), np.full(clients.size, NAN)
@@ -525,7 +526,7 @@ def test_losses_that_are_negative_everywhere_quarantine_nobody(clients_per_round
 
 def test_norms_that_all_clients_report_wrongly_quarantine_nobody_but_one_liar_is_quarantined():
     """If all do, the app reports another number under this name. Client 0 is the only liar of the second."""
-    everybody, alone = Guard(10), Guard(10)
+    everybody, alone = Guard(10, STRICT), Guard(10, STRICT)
     nothing = np.full(10, NAN)
     for round in range(1, 9):
         for guard, liars in ((everybody, range(10)), (alone, range(1))):
@@ -536,7 +537,7 @@ def test_norms_that_all_clients_report_wrongly_quarantine_nobody_but_one_liar_is
 
 
 def test_a_loss_that_rounding_made_negative_counts_as_zero():
-    guard = Guard(2)
+    guard = Guard(2, STRICT)
     judged = guard.judge(1, [0, 1], [1.0, 1.0], [-1.00009e-12, -1e-5], [NAN, NAN])
     assert judged.losses[0] == 0
     assert np.isnan(judged.losses[1])
@@ -544,14 +545,14 @@ def test_a_loss_that_rounding_made_negative_counts_as_zero():
 
 
 def test_a_state_from_before_untrue_numbers_were_remembered_is_loaded():
-    guard = Guard(3)
+    guard = Guard(3, STRICT)
     state = {name: array for name, array in guard.state_dict().items() if name != "replies/untrue"}
     guard.load_state_dict(state)
     assert (guard.state_dict()["replies/untrue"] == -1).all()
 
 
 def test_whoever_changes_what_is_in_the_guards_state_raises_the_version_of_checkpoints() -> None:
-    arrays = {name: (array.dtype.str, array.ndim) for name, array in Guard(3).state_dict().items()}
+    arrays = {name: (array.dtype.str, array.ndim) for name, array in Guard(3, STRICT).state_dict().items()}
     assert VERSION == 5
     assert arrays == GUARD_STATE
 

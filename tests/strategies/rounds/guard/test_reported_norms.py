@@ -18,7 +18,7 @@ RATE = 0.5
 
 
 def play(
-    factors: dict[int, float], rounds: int = 1, dtype: Any = np.float32, guard: bool = True, **options: Any
+    factors: dict[int, float], rounds: int = 1, dtype: Any = np.float32, guard: Any = "strict", **options: Any
 ) -> list[Any]:
     """Rounds of eight clients, who report the norms of their updates times their factors (default: 1)."""
     selector = create("full", 8, clients_per_round=8, seed=1)
