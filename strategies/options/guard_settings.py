@@ -49,7 +49,8 @@ class GuardSettings:
         The length of a client's first quarantine and of the longest possible quarantine, in rounds,
         1 <= quarantine <= longest_quarantine.
     signed_losses : bool (default: False)
-        Whether a loss may be negative, such as a negative log-likelihood of densities. With True, limits
+        Of the level "strict": whether a loss may be negative, such as a negative log-likelihood of densities;
+        at "sane" it always may. With True, limits
         apply to the losses instead of their logarithms. ``deviations`` then counts standard deviations of
         losses, and a loss of at most ``centre + (factor - 1) |centre|`` is always plausible.
 

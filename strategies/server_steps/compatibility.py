@@ -226,6 +226,11 @@ def check_masked(
             f"faults.correction = {faults.correction!r} {masked}: must be 'equal', since a round with a "
             "missing reply is skipped and needs no correction"
         )
+    if faults.guard_settings is not None and faults.guard_settings.level == "strict":
+        raise ValueError(
+            f"faults.guard = 'strict' {masked}: must be 'sane' or False, since the strict guard judges single "
+            "updates, which are hidden"
+        )
     if "diversity" in selector.feedback_used | selector.polls_for:
         raise ValueError(
             f"selector = {selector.name!r} {masked}: must not use diversities, the distances of single "

@@ -21,12 +21,11 @@ selectors, settings and experiments.
 federation on this machine over gRPC; `cohort simulate` takes these options too. FOLDER holds the data files
 of experiments, FILE is a file of yours.
 
-The commands that begin with `cohort up` run with the guard, which no paper has. The guard clips updates,
-norms, losses and variances that lie far above those of other clients, so selectors learn from the clipped
-values. Under `pow-d`, its variants, `afl`, `oort` and `tifl`, a client rests after more than twice the draws
-that correspond to its share of the data; with n clients, a share below 1/n counts as 1/n. So these selectors
-select more evenly than in their papers.
-Add `--set guard=false` for the papers' algorithms. The experiments run without the guard.
+The commands that begin with `cohort up` run with the guard, which no paper has. With honest clients, its
+default level `sane` changes nothing: weights, selections and models are those of the papers' algorithms. With
+`--set guard=strict`, selectors learn from clipped values, and under `pow-d`, its variants, `afl`, `oort` and
+`tifl` a client rests after more than twice the draws that correspond to its share of the data. The
+experiments run without the guard.
 """
 
 

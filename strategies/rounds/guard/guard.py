@@ -69,8 +69,8 @@ class Guard:
       Garbage does not raise the limit for the next round.
 
     Gradient variances (with the square of this factor), polled norms and polled diversities have the same
-    kind of limit. Losses have none: a client that fits its data perfectly has a loss of 0, and the losses of
-    the others are still true.
+    kind of limit. Losses have none, and may be negative: a client that fits its data perfectly has a loss of
+    0, and the losses of the others are still true.
 
     **Limits by the spread** (strict). The limit of a value, losses included, is at most
     ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
@@ -126,7 +126,8 @@ class Guard:
     - the norm of its update is above the limit of norms,
     - (strict) its update opposes the others,
     - (strict) it reports a norm that differs from the server's measurement by more than rounding explains,
-    - (strict) it holds an impossible number, such as a negative loss (numbers from -1e-6 to 0 count as 0), or
+    - (strict) it holds an impossible number, such as a negative loss without `signed_losses` (numbers from
+      -1e-6 to 0 count as 0), or
     - (strict) it holds a value far beyond its limit by the spread that the rest of the reply does not
       explain. "Far beyond" means more than twice the limit, or more than e^s times the limit if this is
       larger. A large norm explains a large loss. A large loss explains a large norm, but at most doubles this

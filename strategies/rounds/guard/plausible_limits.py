@@ -75,7 +75,8 @@ class Limits:
         remarks : Remarks
             Gets a remark about each impossible value.
         """
-        signed = self.settings.signed_losses and "loss" in kind
+        # A loss may be negative, such as the negative logarithm of a density. Strictly, an operator says so.
+        signed = "loss" in kind and (self.settings.signed_losses or self.settings.level == "sane")
         if not signed:
             values = np.where((values < 0) & (values >= -_ROUNDING), 0.0, values)
         impossible = ~np.isnan(values) & ~(np.isfinite(values) & (signed | (values >= 0)))

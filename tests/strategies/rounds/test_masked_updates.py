@@ -115,6 +115,10 @@ def test_a_round_with_a_missing_reply_is_skipped() -> None:
             {"faults": Faults(correction="rates")},
             "faults.correction = 'rates' with masked_updates = True: must be 'equal'",
         ),
+        (
+            {"faults": Faults(guard="strict")},
+            "faults.guard = 'strict' with masked_updates = True: must be 'sane'",
+        ),
         ({"selector": "prac-delta"}, "selector = 'prac-delta' with masked_updates = True: must not use div"),
         ({"selector": "delta"}, "selector = 'delta' with masked_updates = True: must not use div"),
         (
