@@ -15,7 +15,7 @@ from server.history import FILE_NAME, RunHistory, no_history
 from server.settings import parse_settings, read_client_sizes
 from strategies.advice import BASELINE, Findings, LoggedRound, check_candidate, check_log, study
 from strategies.options import GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.selectors import create, selector_type, settings_of_run
 from strategies.selectors.probability import ProbabilitySelector
 

@@ -10,7 +10,7 @@ from flwr.common import log
 
 from ..clients.overrides import per_client, sizes_of
 from ..options import GROUPS
-from ..rounds.guard.plausible_limits import believed_numbers, believed_sizes
+from ..rounds.guard.claimed_sizes import believed_numbers, believed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

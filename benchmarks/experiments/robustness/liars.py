@@ -25,7 +25,7 @@ from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Faults, GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 

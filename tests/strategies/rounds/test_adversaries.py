@@ -9,7 +9,7 @@ from benchmarks.experiments.osmd.least_squares import unlike_clients
 from benchmarks.experiments.robustness import liars
 from strategies.clients.reports import Report
 from strategies.options import Faults, GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply

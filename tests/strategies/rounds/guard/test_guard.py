@@ -9,9 +9,10 @@ from hypothesis.extra import numpy as hnp
 from strategies.checkpoint import VERSION
 from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.guard.directions import Agreements
 from strategies.rounds.guard.guard import Guard, Judgement
-from strategies.rounds.guard.plausible_limits import Limits, believed_sizes
+from strategies.rounds.guard.plausible_limits import Limits
 
 NAN, INF = math.nan, math.inf
 
