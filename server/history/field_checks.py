@@ -134,8 +134,17 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 _KNOWN: dict[str, dict[str, Callable[[Any], Any]]] = {
     "run": _RUN,
     "round": _ROUND,
-    "roster": {"client_ids": _texts, "client_sizes": _numbers, "client_groups": _groups},
-    "sizes": {"clients": _indexes, "client_sizes": _numbers},
+    "roster": {
+        "client_ids": _texts,
+        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
+        "mean_size": _number,
+        "client_groups": _groups,
+    },
+    "sizes": {
+        "clients": _indexes,
+        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
+        "mean_size": _number,
+    },
     "resume": {"round": _whole, "started": _text, "num_rounds": _whole},
     "warning": {"round": _whole, "reason": _text},
     "end": {"rounds": _whole, "seconds": _number, "reason": _text},
@@ -184,8 +193,10 @@ def checked(line: Any) -> dict[str, Any]:
         case "roster":
             found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
             _same_length(found, "client_ids", ("client_sizes", "client_groups"))
+            _same_length(found, "client_ids", ("used_sizes",) if "used_sizes" in found else ())
         case "sizes":
             _same_length(found, "clients", ("client_sizes",))
+            _same_length(found, "clients", ("used_sizes",) if "used_sizes" in found else ())
     return found
 
 
