@@ -6,7 +6,8 @@ No module outside this folder writes or reads the file. Each line is an object w
 type    content
 ======= ===============================================================================================
 run     the first line: ``version`` (of this format), every setting of the run, ``started`` (the time),
-        ``flwr`` (the version of Flower)
+        ``flwr`` (the version of Flower). ``guard`` is the name of the guard's level, or false. The true
+        of histories of before the guard had levels is read as "strict", whose rules were those of the guard
 round   a round, see below
 roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``
         (the samples that the client claims to hold; null for no claim), ``used_sizes`` (the size from which

@@ -50,6 +50,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _guard(value: Any) -> str | bool:
+    if isinstance(value, str):
+        return value
+    return "strict" if _flag(value) else False  # before the guard had levels, it had strict rules
+
+
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     def read_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -94,7 +100,7 @@ _RUN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
-    "guard": lambda value: _text(value) if isinstance(value, str) else _flag(value),
+    "guard": _guard,
 }
 _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
     "client_ids": _texts,
