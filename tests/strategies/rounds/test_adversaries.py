@@ -8,7 +8,7 @@ import pytest
 from benchmarks.experiments.osmd.least_squares import unlike_clients
 from benchmarks.experiments.robustness import liars
 from strategies.clients.reports import Report
-from strategies.options import Faults, GuardSettings
+from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
@@ -62,7 +62,7 @@ class Federation:
     name: str
     lie: Lie
     overrides: bool = False
-    guarded: bool | GuardSettings = True
+    guarded: Level | bool | GuardSettings = "strict"
     settings: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -219,7 +219,9 @@ def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_s
     # Shares are those among the clients that do not rest; at least the others are left.
     assert federation.play()[LIARS].max() <= 1 + 2 * ROUNDS * K / HONEST.size
     assert not federation.quarantined()
-    unbounded = Federation(name, Lie(loss=3.0), guarded=GuardSettings(draws=1e9), settings=settings)
+    unbounded = Federation(
+        name, Lie(loss=3.0), guarded=GuardSettings(level="strict", draws=1e9), settings=settings
+    )
     assert unbounded.play()[LIARS].max() > 3 * ROUNDS * K / M
 
 
@@ -268,7 +270,7 @@ def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
     claimed[:4] *= 10
-    guard = Faults().guard_settings
+    guard = GuardSettings(level="strict")
     believed, told = believed_sizes(claimed, guard=guard), believed_sizes(claimed, sizes, guard)
     assert (believed == claimed).all()
     assert (told == sizes).all()
@@ -294,7 +296,9 @@ def test_three_liars_of_twenty_cost_a_few_points(
     """They double and flip their updates, claim false sizes and triple their losses; means of two seeds."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
 
-    def play(attack: str, seeds: tuple[int, ...] = (1, 2), guard: bool = True) -> list[liars.Played]:
+    def play(
+        attack: str, seeds: tuple[int, ...] = (1, 2), guard: Level | bool = "strict"
+    ) -> list[liars.Played]:
         defence = liars.Defence(guard=guard)
         return [liars.play(selector, partition, liars.ATTACKS[attack], defence, seed, 40) for seed in seeds]
 

@@ -64,8 +64,8 @@ def simulator(
         batch_size=16,
         local_steps=5,
         seed=seed,
-        client_sizes=believed_sizes(claimed, None, GuardSettings()),
-        faults=Faults(),
+        client_sizes=believed_sizes(claimed, None, GuardSettings(level="strict")),
+        faults=Faults(guard="strict"),
         mode=Buffered(concurrency=concurrency, size=size),
         response_times=Chosen(seed, liars_need),
     )

@@ -39,7 +39,7 @@ def seasoned(m=40, spread=0.1, seed=0, **settings):
 
 
 def sizes_of(claimed, overrides=None):
-    return believed_sizes(claimed, overrides, GuardSettings())
+    return believed_sizes(claimed, overrides, GuardSettings(level="strict"))
 
 
 def same(left, right):
@@ -140,7 +140,7 @@ def test_claimed_sizes_are_clipped_where_clients_are_alike_but_not_where_they_ar
 
 
 def test_unknown_sizes_are_the_mean_of_the_known_ones():
-    for guard in (GuardSettings(), None):
+    for guard in (GuardSettings(), GuardSettings(level="strict"), None):
         sizes = believed_sizes([10.0, NAN, 30.0, -4.0, INF], [NAN, NAN, 20.0, NAN, NAN], guard)
         assert sizes.tolist() == [10, 15, 20, 15, 15]
         assert believed_sizes([NAN] * 5, guard=guard).tolist() == [1.0] * 5
