@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedMedian
@@ -24,7 +24,7 @@ from simulation.kernels import Kernel, Plan, Trained, kernel_of
 from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from strategies.options import Faults, GuardSettings
+from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
@@ -71,13 +71,13 @@ SELECTORS: dict[str, dict[str, Any]] = {
 class Defence:
     """The server's defence against liars."""
 
-    guard: bool | GuardSettings = True  # True = with default settings, False = no guard
+    guard: Level | Literal[False] | GuardSettings = "strict"  # False = no guard
     median: bool = False  # whether FedMedian is the server strategy, instead of the default
 
 
 DEFENCES = {
     "guard": Defence(),
-    "without directions": Defence(GuardSettings(direction_deviations=1000)),
+    "without directions": Defence(GuardSettings(level="strict", direction_deviations=1000)),
     "no guard": Defence(guard=False),
     "FedMedian": Defence(median=True),
 }

@@ -1,6 +1,7 @@
 """Liars against every selector: how much they gain, and that honest clients are hardly clipped."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ class Federation:
     name: str
     lie: Lie
     overrides: bool = False
-    guarded: Level | bool | GuardSettings = "strict"
+    guarded: Level | Literal[False] | GuardSettings = "strict"
     settings: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -297,7 +298,7 @@ def test_three_liars_of_twenty_cost_a_few_points(
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
 
     def play(
-        attack: str, seeds: tuple[int, ...] = (1, 2), guard: Level | bool = "strict"
+        attack: str, seeds: tuple[int, ...] = (1, 2), guard: Level | Literal[False] = "strict"
     ) -> list[liars.Played]:
         defence = liars.Defence(guard=guard)
         return [liars.play(selector, partition, liars.ATTACKS[attack], defence, seed, 40) for seed in seeds]

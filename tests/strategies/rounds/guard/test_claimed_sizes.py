@@ -163,10 +163,10 @@ def test_impossible_and_absurd_claims_count_as_no_claim_and_declarations_always_
 
 
 @pytest.mark.parametrize(
-    ("level", "claim", "used"), [("strict", 260, "clipped to"), ("sane", 1e9, "ignored:")]
+    ("level", "claim", "why"), [("strict", 260, "clipped to"), ("sane", 1e9, "ignored:")]
 )
 def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(
-    level: str, claim: float, used: str, caplog: pytest.LogCaptureFixture
+    level: str, claim: float, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sizes = [claim, 100, 110, 90, 95, 105, 100, 100]
     records, strategy, _ = play(sizes, 4, 8, faults=Faults(guard=level))  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(
     assert strategy.data_sizes.used[0] < claim
     for record in records:
         assert list(record.clipped) == [0]
-        assert record.clipped[0].startswith(f"data size {claim:g} {used}")
+        assert record.clipped[0].startswith(f"data size {claim:g} {why}")
         assert record.weights[0] < claim / sum(sizes)
     (line,) = said(caplog)
     assert line.startswith(f"site-000 claims the data size {claim:.15g}, and ")
