@@ -179,7 +179,7 @@ def _simulator(
     )
     recording = _recording(selector, rounds, folder)
     checkpoints = CheckpointFolder(folder / "state")
-    clients = KnownClients([f"client-{i}" for i in range(m)], data.sizes(), [None] * m)
+    clients = KnownClients([f"client-{i}" for i in range(m)], simulator.data_sizes, [None] * m)
 
     def play(after_round: Callable[[], None]) -> None:
         with recording:
@@ -225,8 +225,7 @@ def _grid(
 
         def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
             if records:
-                roster = strategy.roster
-                clients = KnownClients(roster.ids(), roster.sizes(), strategy.groups())
+                clients = KnownClients(strategy.roster.ids(), strategy.data_sizes, strategy.groups())
                 recording.round(round, {}, Metrics(0.0, 0.0), records.pop(), clients)
             return MetricRecord({"accuracy": 0.0})
 

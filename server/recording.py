@@ -1,5 +1,6 @@
 """Writes the files of a run: its history and its models."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from flwr.common import log
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ import tasks
 from strategies import RoundRecord
 from strategies.checkpoint import CheckpointFolder
 from strategies.flower.traffic import Traffic
+from strategies.rounds.guard.claimed_sizes import ClaimLog, ClientSizes
 from strategies.rounds.record import no_report
 from strategies.selectors import selector_type
 from tasks.base import Metrics
@@ -34,7 +35,7 @@ class KnownClients(NamedTuple):
     """All known clients, removed ones too, in the order of their indexes."""
 
     ids: Sequence[str]  # (M,) durable identities
-    sizes: npt.ArrayLike  # (M,) samples held
+    sizes: ClientSizes  # in samples, as claimed and as used
     groups: Sequence[str | None]  # (M,) names; None for a client without a group
 
 
@@ -69,7 +70,9 @@ class Recording:
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
         self.early_stop = EarlyStop(settings.target_accuracy)
         self._resources = ExitStack()  # closes the history and releases the folder
-        self._sizes = np.empty(0)  # (M,) the sizes as the history has them so far
+        self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
+        self._mean = math.nan  # the history's last ``mean_size``
+        self._claim_log = ClaimLog()
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
         self._kind = selector_type(settings.selector)
@@ -129,7 +132,8 @@ class Recording:
         """Write the line of a round, and the model after the round if it is the best so far.
 
         If the training diverges or stands still, a warning is logged and written. If no client reports what
-        the selector learns from, a warning is written (the strategy logs this warning).
+        the selector learns from, or the claimed size of a client is clipped or ignored, a warning is written
+        (the strategy logs these warnings).
 
         Parameters
         ----------
@@ -155,6 +159,8 @@ class Recording:
             self._history.write("round", round=number, **test)
         else:
             self._write_roster(clients)
+            for line in self._claim_log.of_sizes(clients.sizes, clients.ids.__getitem__):
+                self._history.write("warning", round=number, reason=line)
             exchanged = asdict(traffic) if traffic else {}
             measured = {"group_metrics": _of_groups(group_metrics or {})}
             self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
@@ -174,17 +180,21 @@ class Recording:
         A changed size alone does not cause a new roster: a client may report a different size in each round,
         and the roster may be long.
         """
-        sizes = np.asarray(clients.sizes, dtype=np.float64)
-        if sizes.size != self._sizes.size or self._history.lost != self._lost:
+        sizes = clients.sizes
+        # The used sizes of all clients without a size of their own are one number: ``mean_size``.
+        own = np.stack([sizes.claimed, np.where(sizes.is_own, sizes.used, math.nan)], axis=1)
+        mean = {"mean_size": sizes.mean}
+        if len(own) != len(self._sizes) or self._history.lost != self._lost:
             self._lost = self._history.lost
-            self._history.write(
-                "roster", client_ids=clients.ids, client_sizes=sizes, client_groups=clients.groups
-            )
+            values = {"client_sizes": own[:, 0], "used_sizes": own[:, 1], **mean}
+            self._history.write("roster", client_ids=clients.ids, **values, client_groups=clients.groups)
         else:
-            changed = np.flatnonzero(sizes.view(np.int64) != self._sizes.view(np.int64))  # NaN equals NaN
-            if changed.size:
-                self._history.write("sizes", clients=changed, client_sizes=sizes[changed])
-        self._sizes = sizes.copy()
+            same = own.view(np.int64) == self._sizes.view(np.int64)  # NaN equals NaN
+            changed = np.flatnonzero(~same.all(axis=1))
+            if changed.size or sizes.mean != self._mean:
+                values = {"client_sizes": own[changed, 0], "used_sizes": own[changed, 1], **mean}
+                self._history.write("sizes", clients=changed, **values)
+        self._sizes, self._mean = own, sizes.mean
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
         """Write the model after the round ``last``, and then the last line of the history."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 import tasks
 from strategies import Reporter, SelectionStrategy
 from strategies.options import (
+    LEVELS,
     Budgets,
     Buffered,
     Deadlines,
@@ -134,6 +135,16 @@ def _eligible(text: str) -> str:
     return text
 
 
+def _guard(value: Any) -> Level | Literal[False]:
+    """Return the level of the guard; true counts as the default level."""
+    if value is True:
+        return "sane"
+    if value is not False and value not in LEVELS:
+        raise ValueError(f"must be {' or '.join(map(repr, LEVELS))}, or false for no guard")
+    level: Level | Literal[False] = value
+    return level
+
+
 def _known_task(name: str) -> str:
     if name not in tasks.available():
         raise ValueError(f"must be one of {', '.join(tasks.available())}")
@@ -211,7 +222,7 @@ class RunSettings(BaseModel):
     client_settings: str
     removed_clients: str
     eligible: Annotated[str, AfterValidator(_eligible)]
-    guard: bool | Level  # true: "sane"
+    guard: Annotated[Any, AfterValidator(_guard)]  # a level, or False
     silence: bool
     round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
     join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from strategies.clients.overrides import Groups, numbered
 from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
 from strategies.rounds.control_variates import create_variates
+from strategies.rounds.guard.claimed_sizes import ClientSizes, judged_sizes
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.record import RoundRecord
+from strategies.rounds.record import RoundRecord, with_remarks
 from strategies.rounds.seeds import evaluators
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
@@ -84,8 +85,9 @@ class Simulator:
     selector_settings : mapping, optional
         The selector's settings. ``groups`` are names or numbers, one per client (default: the data's groups).
     client_sizes : array_like, shape (M,), optional
-        The data sizes; the share λ_m of client m in the aggregate is proportional to its size (default: the
-        number of samples of each client).
+        The data sizes that the operator declares; NaN = none (default: none). The share λ_m of client m in
+        the aggregate is proportional to its size. Without a declaration, a client claims the number of its
+        samples, and the guard judges this claim as in `SelectionStrategy`.
     availability : Availability, optional
         Which clients are available in each round (default: all).
     eligible : Eligibility, str or callable, optional
@@ -214,24 +216,30 @@ class Simulator:
         kind = selector_type(selector)
         given = settings_of_run(selector, selector_settings or {}, local_steps)
         settings = {name: value for name, value in given.items() if name not in kind.per_client}
-        each = {"client_sizes": client_sizes, **{name: given.get(name) for name in kind.per_client}}
+        each = {name: given.get(name) for name in kind.per_client}
         if "groups" in each:
             labels = data.groups if each["groups"] is None else each["groups"]
             labels = [None] * held.size if labels is None else np.asarray(labels).tolist()
             each["groups"] = _group_numbers(kind, settings, labels)
-        per_client = {"client_sizes": held} | {
-            name: np.asarray(values) for name, values in each.items() if values is not None
-        }
-        for name, values in per_client.items():
+        per_client = {name: np.asarray(values) for name, values in each.items() if values is not None}
+        declared = np.full(held.size, nan) if client_sizes is None else np.array(client_sizes, np.float64)
+        for name, values in ("client_sizes", declared), *per_client.items():
             if values.shape != held.shape:
                 raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one per client")
+        claimed, guard = held.astype(np.float64), faults.guard_settings
+
+        def sizes_of(known: int) -> ClientSizes:
+            return judged_sizes(claimed[:known], declared[:known], guard)
+
         known = held.size if availability is None else availability.num_registered(1)
+        self._sizes = sizes_of(known)
         chosen = create(
             selector,
             known,
             clients_per_round=clients_per_round,
             num_rounds=num_rounds,
             seed=seed,
+            client_sizes=self._sizes.used,
             **{name: values[:known] for name, values in per_client.items()},
             **settings,
         )
@@ -302,7 +310,8 @@ class Simulator:
             )
 
         self._plan_of = plan_of
-        self._available = AvailableClients(availability, eligible, client_names, data, per_client)
+        self._available = AvailableClients(availability, eligible, client_names, data, per_client, sizes_of)
+        self._sizes_of = sizes_of
         self._polls = Polls(data, kernel, chosen)
         self._training = Training(data, kernel, self._logic, response_times, round_deadline)
         self._buffered: BufferedRounds | None = None
@@ -319,6 +328,13 @@ class Simulator:
     def selector(self) -> Selector:
         """The selector."""
         return self._logic.selector
+
+    @property
+    def data_sizes(self) -> ClientSizes:
+        """The data sizes of the clients that have joined so far, as claimed and as used."""
+        if self._sizes.used.size != self.selector.num_clients:
+            self._sizes = self._sizes_of(self.selector.num_clients)
+        return self._sizes
 
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
@@ -361,6 +377,7 @@ class Simulator:
         )
         if replies.seconds is not None and np.isfinite(replies.seconds).any():
             record = replace(record, reply_seconds=replies.seconds)
+        record = with_remarks(record, self.data_sizes.remarks)
         self.round = number
         self.seconds += replies.waited
         self.history.append(record)

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
+    from .rounds.guard.claimed_sizes import ClientSizes
+
 
 class SelectionStrategy(Strategy):
     """Selects the clients that train in each round, and aggregates their updates with the selector's weights.
@@ -373,6 +375,11 @@ class SelectionStrategy(Strategy):
             If it is accessed before the first round.
         """
         return self._clients.logic.selector
+
+    @property
+    def data_sizes(self) -> ClientSizes:
+        """The data sizes of the known clients: what they claim, and what the server uses."""
+        return self._clients.sizes
 
     @property
     def server_strategy(self) -> Strategy:

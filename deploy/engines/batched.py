@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
 from deploy.engines.engine import ProcessEngine, ProcessRun
@@ -147,6 +148,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         If a setting is wrong, or if the batched simulator does not support it.
     """
     import numpy as np
+    from flwr.common import log
 
     import tasks
     from client.local_data import client_name
@@ -158,6 +160,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.clients.overrides import declared_values
     from strategies.options import GROUPS, Overrides
     from strategies.reporters import Reporters, RunInfo
+    from strategies.rounds.guard.claimed_sizes import ClaimLog
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
@@ -181,9 +184,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
         options = settings.strategy_options
         overrides: Overrides = options.pop("overrides")
-        sizes = np.array(
-            [overrides.sizes.get(name, held) for name, held in zip(names, data.sizes(), strict=True)]
-        )
+        declared = np.array([overrides.sizes.get(name, math.nan) for name in names])
         options["selector_settings"] |= declared_values(overrides, selector_type(settings.selector), names)
         if groups := overrides.settings.get(GROUPS):
             others = data.groups if data.groups is not None else [None] * len(names)
@@ -191,9 +192,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
                 groups.get(name, other) for name, other in zip(names, others, strict=True)
             ]
         groups = options["selector_settings"].get(GROUPS, data.groups)
-        clients = KnownClients(
-            names, sizes, [None] * len(names) if groups is None else [str(group) for group in groups]
-        )
+        group_names = [None] * len(names) if groups is None else [str(group) for group in groups]
         numbers = None if data.groups is None else np.asarray(data.groups, dtype=np.int64)
         times = response_times_of(
             config,
@@ -212,7 +211,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             learning_rate=settings.learning_rates.at,
             batch_size=settings.batch_size,
             local_steps=settings.local_steps,
-            client_sizes=sizes,
+            client_sizes=declared,
             client_names=names,
             availability=availability_of(config, settings.num_clients, settings.seed),
             proximal_mu=settings.proximal_mu,
@@ -240,10 +239,16 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         if found is None:
             reporters.round(0, metrics=metrics._asdict())
 
+        def known_clients() -> KnownClients:
+            sizes = simulator.data_sizes
+            known = sizes.used.size
+            return KnownClients(names[:known], sizes, group_names[:known])
+
         def checkpoint() -> Checkpoint:
             drawn = {f"{REPORTERS}{name}": array for name, array in reporters.state_dict().items()}
             return Checkpoint(simulator.round, {**simulator.state_dict(), **drawn}, {}, fingerprint)
 
+        claim_log = ClaimLog()
         while simulator.round < settings.num_rounds and not (
             simulator.round and recording.early_stop.is_due(metrics.accuracy)
         ):
@@ -255,14 +260,16 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             evaluated = settings.evaluates(simulator.round)
             if evaluated:
                 metrics = simulator.evaluate(test_data)
-            by_group = simulator.evaluate_groups(clients.groups, settings.evaluate_share)
+            for line in claim_log.of_sizes(simulator.data_sizes, names.__getitem__):
+                log(WARNING, line)
+            by_group = simulator.evaluate_groups(group_names, settings.evaluate_share)
             measured = {name: quality._asdict() for name, quality in by_group.items()}
             recording.round(
                 simulator.round,
                 simulator.arrays,
                 metrics if evaluated else None,
                 record,
-                clients,
+                known_clients(),
                 group_metrics=measured,
             )
             reporters.count(record, settings.num_clients)

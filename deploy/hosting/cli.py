@@ -278,12 +278,12 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
             json.dumps({"newest_run": run, "registered": registered, "online": online, "clients": found})
         )
     else:
-        rows: list[Sequence[str]] = [
-            ("client", "state", "last seen", *(("selected", "used", "contribution") if newest else ()))
-        ]
+        of_run = ("selected", "used", "contribution", "samples") if newest else ()
+        rows: list[Sequence[str]] = [("client", "state", "last seen", *of_run)]
         for node in nodes:
             share = done.get(node.name, Share())
-            did = (str(share.selected), str(share.used), f"{100 * share.contribution:.1f} %")
+            contribution = f"{100 * share.contribution:.1f} %"
+            did = (str(share.selected), str(share.used), contribution, share.samples)
             seen = "now" if node.state == "online" else node.last_seen or "never"
             cells = (node.name, node.state, seen, *(did if newest else ()))
             rows.append(tuple(map(printable, cells)))
@@ -292,6 +292,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
         if newest:
             typer.echo(f"selected, used: rounds of the newest run, {printable(newest.path.parent.name)}")
             typer.echo("contribution: the client's share of the total weight of all used updates")
+            typer.echo("samples: as the client claims; 'used as' if another number determines its weights")
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
         _fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)

@@ -27,6 +27,17 @@ class Share:
     """Rounds in which the client's update was used."""
     contribution: float = 0.0
     """The client's share of the total weight of all used updates, 0 to 1."""
+    claimed_size: float | None = None
+    """The samples that the client claims to hold; None without a claim."""
+    used_size: float | None = None
+    """The data size from which the server computes the client's weights; None if the history lacks it."""
+
+    @property
+    def samples(self) -> str:
+        """The claimed size, and the used size if it differs, as text."""
+        claimed = "-" if self.claimed_size is None else f"{self.claimed_size:g}"
+        used = "" if self.used_size is None else f"{self.used_size:g}"
+        return f"{claimed}, used as {used}" if used and used != claimed else claimed
 
 
 def shares(history: RunHistory) -> dict[str, Share]:
@@ -44,7 +55,18 @@ def shares(history: RunHistory) -> dict[str, Share]:
                 used[client] += 1
                 weights[client] += abs(weight or 0)
     total = sum(weights.values()) or 1.0
-    return {client: Share(count, used[client], weights[client] / total) for client, count in selected.items()}
+    claimed = dict(zip(history.client_ids, history.client_sizes, strict=True))
+    sizes = dict(zip(history.client_ids, history.used_sizes or (), strict=False))  # older histories have none
+    return {
+        client: Share(
+            selected[client],
+            used[client],
+            weights[client] / total,
+            claimed.get(client) or None,
+            sizes.get(client),
+        )
+        for client in {**claimed, **selected}
+    }
 
 
 def read_runs(folder: Path) -> list[RunHistory]:

@@ -33,8 +33,9 @@ class TrialNumbers:
         The line ``run`` of the history.
     version : int
         A number that changes with each line.
-    client_ids, client_sizes, client_groups
-        For each of the M clients: its identity, its number of samples, and the name of its group or None.
+    client_ids, client_sizes, used_sizes, client_groups
+        For each of the M clients: its identity, its number of samples, the number that the server uses, and
+        the name of its group or None.
     series : dict of str to Series
         Numbers over the rounds, from round 0 on: those of `PER_ROUND`, and ``selected``, ``failed``,
         ``clipped`` and ``quarantined``, each a number of clients.
@@ -52,6 +53,8 @@ class TrialNumbers:
         self.last: Line = {}  # the last numbers of `PER_ROUND`
         self.client_ids: list[str] = []
         self.client_sizes = np.empty(0)
+        self.used_sizes = np.empty(0)
+        self._own_sizes = np.empty(0)  # NaN: the used size is the mean of the others
         self.client_groups: list[str | None] = []
         self.series = {
             name: Series() for name in (*PER_ROUND, "selected", "failed", "clipped", "quarantined")
@@ -105,7 +108,11 @@ class TrialNumbers:
             case "roster":
                 self._register(line)
             case "sizes":
-                self.client_sizes[np.array(line["clients"], dtype=np.int64)] = _sizes(line["client_sizes"])
+                changed = np.array(line["clients"], dtype=np.int64)
+                self.client_sizes[changed] = _sizes(line["client_sizes"])
+                if "used_sizes" in line:
+                    self._own_sizes[changed] = np.array(line["used_sizes"], dtype=np.float64)
+                self._set_used(line)
             case "round":
                 self._round(line)
             case "lost":
@@ -123,6 +130,8 @@ class TrialNumbers:
     def _register(self, line: Line) -> None:
         self.client_ids = list(map(str, line["client_ids"]))
         self.client_sizes = _sizes(line["client_sizes"])
+        self._own_sizes = np.array(line.get("used_sizes", line["client_sizes"]), dtype=np.float64)
+        self._set_used(line)
         groups = line.get("client_groups") or [None] * len(self.client_ids)
         self.client_groups = [None if group is None else str(group) for group in groups]
         self._index = {name: at for at, name in enumerate(self.client_ids)}
@@ -133,6 +142,16 @@ class TrialNumbers:
             self.seen[name] = np.concatenate([values, np.full(missing, np.nan)])
         for matrix in (self.draws, self.missed):
             matrix.resize(len(self.client_ids))
+
+    def _set_used(self, line: Line) -> None:
+        """Compute the used sizes; in older histories, which lack them, they are the claimed ones."""
+        if "used_sizes" in line:
+            mean = _number(line.get("mean_size"))
+            self.used_sizes = np.where(
+                np.isnan(self._own_sizes), math.nan if mean is None else mean, self._own_sizes
+            )
+        else:
+            self.used_sizes = self.client_sizes
 
     def _round(self, line: Line) -> None:
         number = line["round"]

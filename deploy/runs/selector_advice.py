@@ -15,7 +15,7 @@ from server.history import FILE_NAME, RunHistory, no_history
 from server.settings import parse_settings, read_client_sizes
 from strategies.advice import BASELINE, Findings, LoggedRound, check_candidate, check_log, study
 from strategies.options import GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.selectors import create, selector_type, settings_of_run
 from strategies.selectors.probability import ProbabilitySelector
 
@@ -122,22 +122,21 @@ def _read(path: Path, settings: Line) -> RunLog:
             f"{path}: cannot be studied: its rounds are buffered, so the updates of a round are "
             "not those of its draws"
         )
-    declared = read_client_sizes(str(settings.get("client_sizes", "")))
-    guard = GuardSettings() if settings.get("guard", True) else None
     fresh = RunHistory(path)
-    ids: list[str] = []
-    claimed: Floats = np.empty(0)
+    used: Floats = np.empty(0)  # NaN: the line's ``mean_size``
     sizes: Floats = np.empty(0)
+    older = _OlderSizes(settings)
     rounds, unknown, without_norms = [], 0, 0
     for line in fresh.read(skip_damaged=True):
-        if line["type"] == "roster":
-            ids, claimed = line["client_ids"], _floats(line["client_sizes"])
-        if line["type"] == "sizes":
-            claimed = claimed.copy()
-            claimed[line["clients"]] = _floats(line["client_sizes"])
         if line["type"] in ("roster", "sizes"):
-            overrides = np.array([declared.get(each, nan) for each in ids])
-            sizes = believed_sizes(claimed, overrides, guard)
+            if "used_sizes" not in line:
+                sizes = older.after(line)
+            else:
+                if line["type"] == "roster":
+                    used = _floats(line["used_sizes"])
+                else:
+                    used[line["clients"]] = _floats(line["used_sizes"])
+                sizes = np.where(np.isnan(used), _floats([line["mean_size"]]), used)
         if line["type"] != "round" or line["round"] == 0 or line.get("skipped") or not line["clients"]:
             continue
         if not sizes.size:
@@ -163,6 +162,26 @@ def _read(path: Path, settings: Line) -> RunLog:
     if without_norms == len(rounds):
         raise ValueError(f"{path}: has no update norms")
     return RunLog(path, settings, rounds)
+
+
+class _OlderSizes:
+    """The used sizes of a history that holds only claims: those of before the guard had levels."""
+
+    def __init__(self, settings: Line) -> None:
+        self._file = str(settings.get("client_sizes", ""))
+        self._guard = GuardSettings(level="strict") if settings.get("guard", True) else None
+        self._overrides: Floats = np.empty(0)
+        self._claimed: Floats = np.empty(0)
+
+    def after(self, line: Line) -> Floats:
+        """Return the sizes (M,) after a line of the type ``roster`` or ``sizes``."""
+        if line["type"] == "roster":
+            declared = read_client_sizes(self._file)
+            self._overrides = np.array([declared.get(each, nan) for each in line["client_ids"]])
+            self._claimed = _floats(line["client_sizes"])
+        else:
+            self._claimed[line["clients"]] = _floats(line["client_sizes"])
+        return believed_sizes(self._claimed, self._overrides, self._guard)
 
 
 def _absent(line: Line, num_clients: int) -> Any:
@@ -202,7 +221,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
         if np.abs(importance / expected - 1).max() > DIFFERENCE:
             raise ValueError(
                 f"{path}: round {line['round']}: the weights do not follow from the data sizes in the "
-                "history; if the file client-sizes declared the sizes, it must not have changed since the run"
+                "history (if the history has no used_sizes, the file client-sizes must be that of the run)"
             )
     scale = int(replied.sum()) / max(1, int(known.sum()))
     return LoggedRound(

@@ -295,6 +295,8 @@ def read_plan(folder: Path) -> list[Trial]:
         if (name := trial.run_config.get("selector")) not in available():
             raise ValueError(f"selector = {name!r}: is not known; give the option --import of the run again")
         trial.history.read(skip_damaged=True)
+        if trial.history.settings.get("guard") == "strict":  # a run of before the guard had levels says true
+            trial.run_config["guard"] = "strict"
     return trials
 
 

@@ -6,20 +6,25 @@ No module outside this folder writes or reads the file. Each line is an object w
 type    content
 ======= ===============================================================================================
 run     the first line: ``version`` (of this format), every setting of the run, ``started`` (the time),
-        ``flwr`` (the version of Flower)
+        ``flwr`` (the version of Flower). ``guard`` is the name of the guard's level, or false. The true
+        of histories of before the guard had levels is read as "strict", whose rules were those of the guard
 round   a round, see below
-roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
-        ``client_groups`` (names, null for none). The line precedes the line of a round >= 1 if this is the
-        first such round since a start or resume, if clients were added, or if lines were lost
+roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``
+        (the samples that the client claims to hold; null for no claim), ``used_sizes`` (the size from which
+        the weights of the next round's line were computed; null for ``mean_size``), ``mean_size`` (the mean
+        of the known used sizes), ``client_groups`` (names, null for none). The line precedes the line of a
+        round >= 1 if this is the first such round since a start or resume, if clients were added, or if lines
+        were lost. Histories of before the guard had levels lack ``used_sizes`` and ``mean_size``
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
-        (indexes) and, aligned with ``clients``, ``client_sizes``
+        (indexes) and, aligned with ``clients``, ``client_sizes`` and ``used_sizes``; and ``mean_size``
 lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
         ``last_round`` (of the missing ``round`` lines; null if no ``round`` line is missing)
 resume  the run was resumed: ``round`` (the last round whose line was kept; later rounds are
         repeated), ``started``, ``num_rounds``
-warning the training diverges or stands still, or no client reports what the selector learns from:
-        ``round`` (the round after which this was noticed), ``reason``; at most one line about the training
-        and one about the reports per start or resume of the run
+warning the training diverges or stands still, no client reports what the selector learns from, or a client's
+        claimed data size is clipped or ignored: ``round`` (the round after which this was noticed),
+        ``reason``; at most one line about the training, one about the reports and three about the size of
+        each client per start or resume of the run
 end     the last line of a run that has finished: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
         ``reason`` (why the run ended early, else empty). A resume removes this line
 error   the last line of a run that failed or was stopped: ``reason``. A resume keeps this line. A ServerApp

@@ -50,6 +50,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _guard(value: Any) -> str | bool:
+    if isinstance(value, str):
+        return value
+    return "strict" if _flag(value) else False  # before the guard had levels, it had strict rules
+
+
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     def read_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -94,7 +100,7 @@ _RUN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
-    "guard": lambda value: _text(value) if isinstance(value, str) else _flag(value),
+    "guard": _guard,
 }
 _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
     "client_ids": _texts,
@@ -134,8 +140,17 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 _KNOWN: dict[str, dict[str, Callable[[Any], Any]]] = {
     "run": _RUN,
     "round": _ROUND,
-    "roster": {"client_ids": _texts, "client_sizes": _numbers, "client_groups": _groups},
-    "sizes": {"clients": _indexes, "client_sizes": _numbers},
+    "roster": {
+        "client_ids": _texts,
+        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
+        "mean_size": _number,
+        "client_groups": _groups,
+    },
+    "sizes": {
+        "clients": _indexes,
+        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
+        "mean_size": _number,
+    },
     "resume": {"round": _whole, "started": _text, "num_rounds": _whole},
     "warning": {"round": _whole, "reason": _text},
     "end": {"rounds": _whole, "seconds": _number, "reason": _text},
@@ -184,8 +199,10 @@ def checked(line: Any) -> dict[str, Any]:
         case "roster":
             found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
             _same_length(found, "client_ids", ("client_sizes", "client_groups"))
+            _same_length(found, "client_ids", ("used_sizes",) if "used_sizes" in found else ())
         case "sizes":
             _same_length(found, "clients", ("client_sizes",))
+            _same_length(found, "clients", ("used_sizes",) if "used_sizes" in found else ())
     return found
 
 

@@ -32,7 +32,7 @@ class RunHistory:
     client_ids : list of str
         (M,) durable identities in the order of the clients' indexes.
     client_sizes : list of float
-        (M,) samples held.
+        (M,) the samples that clients claim to hold; 0 without a claim.
     client_groups : list of str or None
         (M,) names of the clients' groups, None for a client without a group.
     rounds : list of dict
@@ -48,6 +48,8 @@ class RunHistory:
     client_ids: list[str] = field(default_factory=list)
     client_sizes: list[float] = field(default_factory=list)
     client_groups: list[str | None] = field(default_factory=list)
+    _used_sizes: list[float | None] = field(default_factory=list)  # None: `_mean_size`
+    _mean_size: float | None = None
     rounds: list[Line] = field(default_factory=list)
     end: Line | None = None
     starts: int = 0
@@ -62,6 +64,12 @@ class RunHistory:
             return self.path.parent.name
         name, given = self.settings.get("selector", "?"), self.settings.get("selector_settings")
         return f"{name} ({given})" if given else name
+
+    @property
+    def used_sizes(self) -> list[float] | None:
+        """(M,) the data sizes that the server uses; None if the history lacks them, as older ones do."""
+        mean = self._mean_size
+        return None if mean is None else [mean if size is None else size for size in self._used_sizes]
 
     @property
     def trained(self) -> list[Line]:
@@ -152,12 +160,18 @@ class RunHistory:
                 self.client_ids = line["client_ids"] + self.client_ids[count:]
                 self.client_groups = line["client_groups"] + self.client_groups[count:]
                 self.client_sizes = [*map(_size, line["client_sizes"]), *self.client_sizes[count:]]
+                own = line.get("used_sizes") or [None] * count
+                self._used_sizes, self._mean_size = own + self._used_sizes[count:], line.get("mean_size")
             case "sizes":
                 self._check_clients(line)
                 if not self.client_ids:
                     raise ValueError("there is no roster yet")
                 for client, size in zip(line["clients"], line["client_sizes"], strict=True):
                     self.client_sizes[client] = _size(size)
+                if "used_sizes" in line:
+                    for client, used in zip(line["clients"], line["used_sizes"], strict=True):
+                        self._used_sizes[client] = used
+                self._mean_size = line.get("mean_size")
             case "round":
                 self._check_clients(line)
                 if self.rounds and line["round"] < self.rounds[-1]["round"]:

@@ -10,11 +10,12 @@ from strategies.clients.printable import listed
 from strategies.options import Eligibility, Eligible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from strategies.numerics.arrays import Bools, Ints
+    from strategies.rounds.guard.claimed_sizes import ClientSizes
     from strategies.rounds.logic import RoundLogic
     from tasks.federated_data import FederatedData
 
@@ -37,6 +38,8 @@ class AvailableClients:
     per_client : mapping of str to ndarray, shape (M,)
         Setting of the selector -> its values, one for each client. When a client joins, the selector gets the
         client's values (`Selector.add_clients`).
+    sizes_of : callable
+        Returns the data sizes of the first n clients, given n.
 
     Attributes
     ----------
@@ -56,9 +59,10 @@ class AvailableClients:
         names: Sequence[str] | None,
         data: FederatedData,
         per_client: Mapping[str, NDArray[Any]],
+        sizes_of: Callable[[int], ClientSizes],
     ) -> None:
         size = data.num_clients
-        self._availability, self._per_client = availability, per_client
+        self._availability, self._per_client, self._sizes_of = availability, per_client, sizes_of
         names = [f"client-{m}" for m in range(size)] if names is None else list(names)
         if len(names) != size:
             raise ValueError(f"client_names holds {len(names)} names: must hold {size}, one per client")
@@ -85,7 +89,12 @@ class AvailableClients:
             available = self._availability.available(number)
             joining = slice(logic.selector.num_clients, self._availability.num_registered(number))
             if joining.stop > joining.start:
-                logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
+                sizes = self._sizes_of(joining.stop).used
+                each = {name: values[joining] for name, values in self._per_client.items()}
+                logic.add_clients(sizes[joining], **each)
+                changed = np.flatnonzero(sizes != logic.selector.client_sizes)
+                if changed.size:
+                    logic.set_sizes(changed, sizes[changed])
         if self._conditions_of is None:
             return available
         meets = self._eligible(number)

@@ -157,6 +157,24 @@ class RoundLogic:
         if self.buffer is not None:
             self.buffer.forget(clients)
 
+    def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
+        """Correct the data sizes of clients, see `Selector.set_sizes`.
+
+        Call this before `finish` with the sizes that the replies of the round report: the weights of a round
+        use the sizes that are known when it ends, where `Selector.reweighted` allows it. In buffered rounds,
+        the credits of drawn clients change in proportion to the clients' shares of the data.
+        """
+        before = self.selector.client_sizes
+        self.selector.set_sizes(clients, client_sizes)
+        if self.buffer is not None and self.selector.unbiased == "round":
+            self.buffer.scale_weights(self._growth(before))
+
+    def _growth(self, sizes: Floats) -> Floats:
+        """Return (M,) by which factor the clients' shares of the data have grown since they had ``sizes``."""
+        now, registered = self.selector.client_sizes[: sizes.size], self.selector.registered[: sizes.size]
+        factors: Floats = now / sizes * (sizes[registered].sum() / (now[registered].sum() or 1.0))
+        return factors
+
     # --- a round -----------------------------------------------------------------------------------------
 
     def open(self, round: int, available: Ints | None = None) -> Opened:
@@ -300,7 +318,7 @@ class RoundLogic:
         enough = selection.clients.size
         if self.faults.over_selection > 1:
             enough = enough_replies(selection, self._budgets.of(opened.number), self.faults.quorum)
-        return Chosen(opened, selection, enough, clipped)
+        return Chosen(opened, selection, enough, clipped, sizes=self.selector.client_sizes)
 
     def fill(self, opened: Opened) -> list[int]:
         """Return the clients to ask now in a buffered round, in the order of asking. See `Buffer.fill`."""
@@ -325,6 +343,7 @@ class RoundLogic:
             opened,
             selection,
             selection.clients.size,
+            sizes=self.selector.client_sizes,
             staleness=staleness,
             factors=factors,
             num_stale=num_stale,
@@ -371,6 +390,7 @@ class RoundLogic:
             The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
             if the step is not finite, or if updates are masked and a reply is missing.
         """
+        chosen = self._with_new_sizes(chosen)
         selection, model = chosen.selection, Model(arrays, exact=self.variates is not None)
         sent = sent_arrays(replies, selection.clients.size)
         weights = self._weights(chosen, sent)
@@ -420,6 +440,31 @@ class RoundLogic:
                 self.local_learning_rate,
             )
         return Outcome(moved, record, model, examined.updates)
+
+    def _with_new_sizes(self, chosen: Chosen) -> Chosen:
+        """Return a round whose weights use the current data sizes, if these have changed since the selection.
+
+        Masked updates keep their weights: the clients have applied them.
+        """
+        before = chosen.sizes
+        if before is None or before is self.selector.client_sizes or self.updates == "masked":
+            return chosen
+        opened, selection = chosen.opened, chosen.selection
+        if self.buffer is None:
+            weights = self.selector.reweighted(
+                selection, available=opened.available, unavailable=opened.unavailable
+            )
+            if self.variates is not None:
+                self.variates.begin(
+                    self.selector.target_shares(available=opened.available, unavailable=opened.unavailable)
+                )
+        elif self.selector.unbiased == "round":
+            weights = selection.weights * self._growth(before)[selection.clients]
+        else:
+            weights = selection.weights
+        if weights is selection.weights:
+            return chosen
+        return replace(chosen, selection=replace(selection, weights=weights))
 
     def _learn(
         self,

@@ -1,7 +1,7 @@
 """RoundRecord: everything that happened in a round, for the history, the log and the reporters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 
 import numpy as np
@@ -28,7 +28,8 @@ class RoundRecord:
     weights: NDArray[np.float64]  # (S,) c_m, the coefficient of each update in the aggregate
     feedback: Feedback  # the measurements that the selector learned from
     failures: Mapping[int, str] = field(default_factory=dict)  # client -> why its reply was not used
-    clipped: Mapping[int, str] = field(default_factory=dict)  # client -> which of its values were clipped
+    # Client -> which of its values were clipped or ignored, its claimed data size included.
+    clipped: Mapping[int, str] = field(default_factory=dict)
     skipped: str = ""  # why the round did not change the model; "" if it changed the model
     quarantined: tuple[int, ...] = ()  # available clients that were quarantined
     silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence
@@ -68,6 +69,18 @@ class RoundRecord:
         values = self.feedback.losses if report == "train-loss" else self.feedback.gradient_variances
         responded = self.feedback.responded
         return bool(responded.any() and np.isnan(values[responded]).all())
+
+
+def with_remarks(record: RoundRecord, remarks: Mapping[int, str]) -> RoundRecord:
+    """Return the record with remarks about claims (client -> one line) in ``clipped``.
+
+    The remarks about clients that were not selected are left out.
+    """
+    clipped = dict(record.clipped)
+    for client in record.selection.clients.tolist() if remarks else ():
+        if client in remarks:
+            clipped[client] = "; ".join(filter(None, (clipped.get(client), remarks[client])))
+    return replace(record, clipped=clipped) if remarks else record
 
 
 def no_report(kind: type[Selector]) -> str:

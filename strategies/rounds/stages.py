@@ -92,6 +92,9 @@ class Chosen:
         None in any other round.
     num_stale : int (default: 0)
         How many updates of a buffered round are too stale to be used.
+    sizes : ndarray, shape (M,), or None
+        The clients' data sizes at the selection. If the selector has other sizes when the round ends, the
+        weights are computed again. None: the weights do not change.
     """
 
     opened: Opened
@@ -101,6 +104,7 @@ class Chosen:
     staleness: Ints | None = None
     factors: Floats | None = None
     num_stale: int = 0
+    sizes: Floats | None = None
 
 
 @dataclass(frozen=True)

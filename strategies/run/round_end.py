@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..flower.arrays import ReceivedArrays
 from ..flower.messages import timed
+from ..rounds.record import with_remarks
 from ..server_steps.replies import contributions_of
 from ..server_steps.step import ServerStep, Step
 
@@ -95,7 +96,8 @@ class RoundEnding:
         )
         record = timed(record, replies, seconds)
         self._log.ended(record, self._clients.logic.end_of_quarantine)
-        return stepped, record
+        # These remarks would repeat themselves in the log: `SelectorClients` has logged them.
+        return stepped, with_remarks(record, self._clients.sizes.remarks)
 
     def _stepped(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
         """Let the server strategy take its step, from the aggregate or from the models of single clients."""

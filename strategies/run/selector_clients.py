@@ -10,7 +10,7 @@ from flwr.common import log
 
 from ..clients.overrides import per_client, sizes_of
 from ..options import GROUPS
-from ..rounds.guard.plausible_limits import believed_numbers, believed_sizes
+from ..rounds.guard.claimed_sizes import ClaimLog, believed_numbers, judged_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..clients.overrides import Groups
     from ..clients.roster import Roster
     from ..options import GuardSettings, Overrides
+    from ..rounds.guard.claimed_sizes import ClientSizes
     from ..rounds.logic import RoundLogic
     from ..selectors import Selector
     from ..selectors.settings import Settings
@@ -67,6 +68,8 @@ class SelectorClients:
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until `create`
         self._seen_changes = -1  # the value of `Roster.changes` at the last update
+        self._sizes: ClientSizes | None = None
+        self._claim_log = ClaimLog()
 
     @property
     def are_known(self) -> bool:
@@ -96,7 +99,7 @@ class SelectorClients:
 
         ``num_rounds`` is the planned number of rounds. Call `update` next.
         """
-        sizes = self._sizes()
+        sizes = self._judge_sizes().used
         selector = self._create_selector(
             len(sizes), client_sizes=sizes, num_rounds=num_rounds, **self._per_client()
         )
@@ -106,11 +109,14 @@ class SelectorClients:
             self._restored = None
 
     def update(self) -> None:
-        """Tell the selector what has changed in the roster since the last update."""
+        """Tell the selector what has changed in the roster since the last update.
+
+        Claims that are clipped or ignored are logged, see `ClaimLog`.
+        """
         if self._seen_changes == self._roster.changes:
             return
         self._seen_changes = self._roster.changes
-        logic, sizes = self.logic, self._sizes()
+        logic, sizes = self.logic, self._judge_sizes().used
         known = logic.selector.num_clients
         if len(sizes) > known:
             logic.add_clients(sizes[known:], **self._per_client(known))
@@ -120,13 +126,14 @@ class SelectorClients:
             logic.remove_clients(removed)
         changed = np.flatnonzero((sizes != logic.selector.client_sizes) & logic.selector.registered)
         if changed.size:
-            logic.selector.set_sizes(changed, sizes[changed])
+            logic.set_sizes(changed, sizes[changed])
+        self._warn(self._claim_log.of_sizes(self.sizes, self._roster.id_of))
 
     def _per_client(self, first: int = 0) -> dict[str, NDArray[Any]]:
         """Return the selector's settings per client, as arrays (M - first,) from index ``first`` on."""
         reported = {
-            "costs": believed_numbers(self._roster.costs(), self._guard),
-            "energies": believed_numbers(self._roster.energies(), self._guard),
+            "costs": self._believed("costs", self._roster.costs()),
+            "energies": self._believed("energies", self._roster.energies()),
         }
         each = per_client(
             self._overrides, self._kind, self._roster, first, groups=self._groups, reported=reported
@@ -137,10 +144,29 @@ class SelectorClients:
             log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
         return each
 
-    def _sizes(self) -> NDArray[np.float64]:
-        """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
+    @property
+    def sizes(self) -> ClientSizes:
+        """The data sizes of the clients, as claimed and as used, as of the last update."""
+        return self._judge_sizes() if self._sizes is None else self._sizes
+
+    def _judge_sizes(self) -> ClientSizes:
         declared = sizes_of(self._roster, self._overrides.sizes)
-        return believed_sizes(self._roster.sizes(), declared, self._guard)
+        self._sizes = judged_sizes(self._roster.sizes(), declared, self._guard)
+        return self._sizes
+
+    def _believed(self, name: str, claimed: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (M,) the costs or energies that the server uses; NaN = unknown. See `believed_numbers`."""
+        if name not in self._kind.per_client:
+            return claimed
+        declared = sizes_of(self._roster, self._overrides.settings.get(name, {}))
+        used = believed_numbers(claimed, declared, self._guard)
+        self._warn(self._claim_log.of_numbers(name, claimed, used, declared, self._roster.id_of))
+        return used
+
+    @staticmethod
+    def _warn(lines: list[str]) -> None:
+        for line in lines:
+            log(WARNING, line)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the state of the rounds' logic, see `RoundLogic.state_dict`."""

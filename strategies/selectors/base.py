@@ -367,6 +367,48 @@ class Selector(ABC):
         needed = self.polls_for | {"accepts"} if self.clients_decide else self.polls_for
         return self._select(self._polled(context, candidates, reports, needed))
 
+    def reweighted(
+        self,
+        selection: Selection,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+    ) -> Floats:
+        """Return the weights (S,) of a selection for the sizes that are known now.
+
+        Clients may report their sizes only with their replies. Before a client's first reply, its size s_m is
+        assumed to be the mean of the known sizes, so in the first round all shares are equal. Which sizes
+        should the weights use, when the round ends and the sizes of the clients that replied are known?
+
+        - Selectors that are unbiased in each round have c_m = W_m λ_m. The importance W_m depends on the
+          draw, and E[W_m] = 1; sizes do not depend on it. So with the new sizes, the sum of W_m s_m u_m is
+          unbiased for the sum of s_m u_m over all available clients, whatever the probabilities were: draws
+          of `md` with the old sizes are importance sampling for the new ones. This sum is divided by Σ s,
+          in which a client without a reply still has the mean of the known sizes. If all sizes are known
+          before the draw, Σ s is fixed and the aggregate is unbiased. Otherwise Σ s depends on the draw,
+          and the aggregate is a ratio estimate: its bias is of order 1/K, and 0 for `full`. In a first
+          round without any size, the weights of K different clients are s_m divided by the sum over the
+          clients that replied, as in FedAvg. With the old sizes, the aggregate would be unbiased for the
+          plain mean of the updates; as an estimate of the weighted mean, it would have a bias that does not
+          fall with K.
+        - Weights that are shares among the selected clients (``averaging="sizes"``) are computed again.
+        - FLICS's weights use the shares of groups, which `finalize` computes from the sizes that are known
+          then.
+        - The weights of all other selectors do not depend on sizes (plain means), or cannot change: clients
+          of `flics-private` have applied them. Selectors that select from the clients that answered a poll
+          for norms (`optimal` and the like) do not remember who answered, and keep their weights.
+
+        The default is ``selection.weights``.
+
+        Parameters
+        ----------
+        selection : Selection
+            The selection that `select` returned.
+        available, unavailable : array_like of int, optional
+            As for `select`, which was called with equal values.
+        """
+        return selection.weights
+
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return the weights after the replies have arrived.
 

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, Context, Message, RecordDict
+from flwr.common.config import parse_config_args
 from flwr.serverapp.strategy import QFedAvg
 from safetensors.numpy import load_file
 
 import client.app
 import server.app
 import tasks
+from deploy.runs.trials import parse_setting
 from server.history import HistoryWriter
 from server.settings import RunSettings, parse_settings
 from strategies.clients.reports import STATUS
+from strategies.options import GuardSettings
 
 from ..support.toy_grid import Node, ToyGrid, node_of
 
@@ -323,6 +326,8 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ),
         ({"client-settings": "/no/file"}, r"^client-settings = '/no/file': cannot be read: "),
         ({"client-sizes": "/no/file"}, r"^client-sizes = '/no/file': cannot be read: "),
+        ({"guard": "lax"}, r"^guard = 'lax': must be 'sane' or 'strict', or false for no guard$"),
+        ({"guard": 1}, r"^guard = 1: must be 'sane' or 'strict', or false for no guard$"),
         (
             {"rounds": 3},
             r"^rounds = 3: unknown setting \(did you mean num-rounds\?\)$",
@@ -334,6 +339,19 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         RunSettings.from_run_config({**DEFAULTS, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("sane", "sane"), ("strict", "strict"), ("true", "sane"), ("false", False)]
+)
+def test_the_guard_is_set_by_level(text: str, level: str | bool) -> None:
+    """`--set` and COHORT_SET, whose words `parse_setting` reads, and `flwr run --run-config`."""
+    quoted = text if text in ("true", "false") else f"'{text}'"
+    for given in (dict([parse_setting(f"guard={text}")]), parse_config_args([f"guard={quoted}"])):
+        settings = RunSettings.from_run_config({**DEFAULTS, **given})
+        assert settings.model_dump()["guard"] == level  # as in the history
+        guard = settings.faults.guard_settings
+        assert guard == (GuardSettings(level=level) if isinstance(level, str) else None)
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:

@@ -18,7 +18,8 @@ from server.history import VERSION, HistoryWriter, RunHistory, VersionError, rea
 from server.recording import KnownClients, Recording
 from server.settings import RunSettings
 from strategies import RoundRecord, SelectionStrategy
-from strategies.options import Polling
+from strategies.options import GuardSettings, Polling
+from strategies.rounds.guard.claimed_sizes import judged_sizes
 from strategies.selectors import Feedback, Selection
 from tasks.base import Metrics
 
@@ -187,7 +188,11 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_i
             feedback = Feedback(one, one, one, one, np.array([True]))
             record = RoundRecord(number, 1, chosen, one, feedback, failures={0: "x" * 200})
             recording.round(
-                number, {}, Metrics(loss=1.0, accuracy=0.5), record, KnownClients(["a"], one, [None])
+                number,
+                {},
+                Metrics(loss=1.0, accuracy=0.5),
+                record,
+                KnownClients(["a"], judged_sizes(one), [None]),
             )
 
         write_round(1)
@@ -282,7 +287,8 @@ def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(
     with Recording(settings) as recording:
 
         def write(*client_ids: str) -> None:
-            clients = KnownClients(client_ids, sizes, ["north", None, None][: len(client_ids)])
+            known = judged_sizes(sizes)
+            clients = KnownClients(client_ids, known, ["north", None, None][: len(client_ids)])
             recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
 
         write("a", "b")
@@ -303,6 +309,48 @@ def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(
     read = RunHistory(tmp_path / "history.jsonl")
     read.read()
     assert read.client_sizes == [10, 5, 7]
+    assert read.used_sizes == [10, 5, 7]
+
+
+def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
+    """Clients without a size of their own have one number in common, which may change in each round."""
+    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
+    one = np.ones(1)
+    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
+    claimed = np.array([100.0, 90.0, 110.0, 100.0, np.nan, 1e10])
+    names, guard = list("abcdef"), GuardSettings(level="strict")
+    with Recording(settings) as recording:
+        for number, claim in enumerate([260.0, 260.0, 100.0, 260.0], 1):
+            claimed[0] = claim
+            record = RoundRecord(number, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
+            sizes = judged_sizes(claimed, None, guard)
+            clients = KnownClients(names, sizes, [None] * 6)
+            recording.round(number, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
+            read = RunHistory(tmp_path / "history.jsonl")
+            read.read()
+            assert read.used_sizes == sizes.used.tolist()
+    lines = read_lines(tmp_path / "history.jsonl")
+    (roster,) = (line for line in lines if line["type"] == "roster")
+    assert roster["client_sizes"] == [260, 90, 110, 100, None, 1e10]
+    assert 100 < roster["used_sizes"][0] < 260
+    assert roster["used_sizes"][1:] == [90, 110, 100, None, None]
+    assert roster["mean_size"] == np.mean(roster["used_sizes"][:4])
+    changed = [line for line in lines if line["type"] == "sizes"]
+    assert [line["client_sizes"] for line in changed] == [[100], [260]]
+    warnings = [line["reason"] for line in lines if line["type"] == "warning"]
+    assert len(warnings) == 2  # "a" and "f", once each
+    assert warnings[0].startswith("a claims the data size 260, and ")
+    assert 'declare it: Overrides(sizes={"a": 260}), client-sizes' in warnings[0]
+    assert "f claims the data size 10000000000" in warnings[1]
+
+
+def test_the_guard_of_a_history_is_a_level(tmp_path: Path) -> None:
+    """Before the guard had levels, its rules were those of the level strict."""
+    for value, level in ((True, "strict"), (False, False), ("sane", "sane")):
+        path = tmp_path / "history.jsonl"
+        path.write_text(json.dumps({"type": "run", "version": VERSION, **RUN, "guard": value}) + "\n")
+        (line,) = read_lines(path)
+        assert line["guard"] == level
 
 
 def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Path) -> None:
@@ -329,7 +377,7 @@ def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Pat
     chosen = Selection(np.array([0]), np.array([1]), one, one, one)
     record = RoundRecord(1, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
     with Recording(settings) as recording:
-        clients = KnownClients(["a"], [10.0], ["0"])
+        clients = KnownClients(["a"], judged_sizes([10.0]), ["0"])
         recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients, groups[1])
     (line,) = (line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "round")
     assert line["group_metrics"] == {"0": {"loss": None, "accuracy": 0.5}}

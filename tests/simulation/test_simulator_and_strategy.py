@@ -69,6 +69,39 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: s
         assert metrics.accuracy == pytest.approx(line["test_accuracy"], abs=1 / 360 + 1e-9)
 
 
+@pytest.mark.parametrize("level", ["sane", "strict"])
+def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level: Any) -> None:
+    config = {**DEFAULTS, "num-clients": 200, "seed": 5}
+    nodes = ({"partition-id": m, "num-partitions": 200} for m in range(200))
+    records: list[Any] = []
+    faults = Faults(guard=level)
+    strategy = SelectionStrategy(
+        "md", clients_per_round=4, min_available_clients=200, seed=5, local_learning_rate=0.5,
+        polling=Polling(ask_status=True), faults=faults, on_round=records.append,
+    )  # fmt: skip
+    kernel = Softmax(64, 10)
+    strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=3,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+    simulator = Simulator(
+        digits(200, 5), kernel, "md", clients_per_round=4, num_rounds=3, learning_rate=0.5, batch_size=16,
+        local_steps=5, seed=5, faults=faults,
+    )  # fmt: skip
+    sizes = simulator.data_sizes
+    assert strategy.data_sizes.used.tolist() == sizes.used.tolist()
+    assert strategy.data_sizes.claimed.tolist() == sizes.claimed.tolist() == digits(200, 5).sizes().tolist()
+    assert bool(sizes.remarks) == (level == "strict")
+    for record, theirs in zip(simulator.run(3), records, strict=True):
+        assert record.selection.clients.tolist() == theirs.selection.clients.tolist()
+        np.testing.assert_allclose(record.weights, theirs.weights, rtol=1e-9)
+        assert {m: line for m, line in record.clipped.items() if "data size" in line} == {
+            m: line for m, line in theirs.clipped.items() if "data size" in line
+        }
+
+
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
 def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
     """Compared with `RoundLogic` given one reply per client."""
@@ -134,6 +167,7 @@ def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
     [
         ("adaptive-osmd", "skewed", {"selector_settings": {"learning_rate_multiplier": 1000}}),
         ("md", "skewed", {"faults": Faults(guard=False, correction="rates")}),
+        ("md", "skewed", {"faults": Faults(guard="strict", silence=False)}),
         ("naive-group", "groups:5", {}),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_value_out_of_range_is_refused(make: Callable[[], Any], message: str) 
         (lambda: Checkpoints(None), "checkpoints.folder = None: must be the path of a folder"),
         (lambda: Checkpoints("runs", resume="yes"), "checkpoints.resume = 'yes': must be True or False"),
         (lambda: Faults(quorum=1.5), r"faults.quorum = 1\.5: must be an integer >= 1"),
-        (lambda: Faults(guard=None), "faults.guard = None: must be True, False or a mapping"),
+        (lambda: Faults(guard=None), "faults.guard = None: must be 'sane', 'strict', True, False"),
         (lambda: Faults(guard={"factors": 2}), "factors"),
         (lambda: GuardSettings(strikes=True), "guard.strikes = True: must be an integer between 1 and 4"),
         (lambda: GuardSettings(signed_losses=1), "guard.signed_losses = 1: must be True or False"),

@@ -25,7 +25,7 @@ from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Faults, GuardSettings, Level
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
@@ -71,7 +71,7 @@ SELECTORS: dict[str, dict[str, Any]] = {
 class Defence:
     """The server's defence against liars."""
 
-    guard: Level | GuardSettings | Literal[False] = "strict"  # False = no guard
+    guard: Level | Literal[False] | GuardSettings = "strict"  # False = no guard
     median: bool = False  # whether FedMedian is the server strategy, instead of the default
 
 

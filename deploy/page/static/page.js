@@ -275,7 +275,7 @@ function drawClients(data) {
   body($("client-table"), data.rows.map((row) => el("tr", {title: row.failure ? `last failure: ${row.failure}` : null},
     el("td", {class: "name"}, row.name), el("td", {class: "text"}, ...(row.state === "unknown" ? ["–"] : [el("i", {class: `dot ${row.state}`}), row.state])), grouped ? el("td", {class: "text"}, row.group ?? "–") : null,
     seen ? el("td", {}, row.last_seen === null ? "never" : ago(now - row.last_seen)) : null, has("battery") ? el("td", {class: row.battery !== null && row.battery < 20 ? "mild" : ""}, row.battery === null ? "–" : `${Math.round(row.battery)} %`) : null,
-    el("td", {}, short(row.size)), number(row.drawn, ""), number(row.selected, ""), el("td", {class: row.round === null ? "zero" : ""}, row.round === null ? "never" : count(row.round)),
+    el("td", row.used_size === null || row.used_size === row.size ? {} : {title: `claims ${count(row.size)}; its weights are computed from ${count(Math.round(row.used_size))}`}, row.used_size === null || short(row.used_size) === short(row.size) ? short(row.size) : `${row.size ? short(row.size) : "–"} → ${short(row.used_size)}`), number(row.drawn, ""), number(row.selected, ""), el("td", {class: row.round === null ? "zero" : ""}, row.round === null ? "never" : count(row.round)),
     number(row.failed, "mild"), number(row.clipped, "mild"), number(row.quarantined, "hot"),
     el("td", {}, row.probability === null ? "–" : percent(row.probability, row.probability < 0.01 ? 3 : 1)), el("td", {}, row.importance === null ? "–" : row.importance.toFixed(2)), has("reply") ? el("td", {}, span(row.reply)) : null)));
   const words = Object.entries(data.states).filter(([state]) => state !== "unknown");

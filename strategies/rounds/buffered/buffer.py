@@ -289,6 +289,11 @@ class Buffer:
             self._counted.add(client)
             self._counts_from[client] = max(since + self._pause, self._round)
 
+    def scale_weights(self, factors: Floats) -> None:
+        """Multiply the credits of drawn clients by ``factors`` (M,): their shares of the data changed."""
+        for client, each in self._drawn.items():
+            each.weight *= float(factors[client])
+
     def forget(self, clients: npt.ArrayLike) -> None:
         """Drop clients that left the run for good."""
         for client in np.asarray(clients).tolist():

@@ -1,4 +1,4 @@
-"""Limits implausibly large values, and claims such as data sizes, by the values of many clients.
+"""Limits implausibly large values by the values of many clients.
 
 The docstring of `guard.Guard` states the rules.
 """
@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from math import inf, log, nan, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 from ...numerics.arrays import Bools, Floats, Ints
 from ...numerics.robust import bulk, largest_supported
 from ...options import GuardSettings
-from ...selectors import checks
 from .directions import Agreements
 from .recent_values import RecentValues, Window
 
@@ -132,24 +130,6 @@ class Limits:
             gap = inf  # values far beyond the limit are not offences
         return replace(placed, margin=margin, gap=gap)
 
-    def sizes(self, sizes: Floats) -> tuple[float, float]:
-        """Return the limit of a claimed data size, and the size above which a claim is ignored.
-
-        Both are computed from all known sizes (n,), > 0. If n = 0, both are infinite.
-        """
-        logs = np.log(sizes)
-        if not logs.size:
-            return inf, inf
-        usual = bulk(
-            logs,
-            deviations=self.settings.size_deviations,
-            least=log(self.settings.factor),
-            prior=_PRIOR_SPREAD,
-        )
-        limit = usual.centre + usual.margin
-        with np.errstate(over="ignore"):
-            return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
-
     def agreement(self, agreements: Agreements, probation: Bools, width: int) -> Floats:
         """Return (S,) the smallest allowed agreement of each client; -inf: any agreement is allowed.
 
@@ -246,73 +226,6 @@ class Remarks:
     def lines(self) -> dict[int, str]:
         """Return position -> all remarks about it, in one line."""
         return {position: "; ".join(remarks) for position, remarks in sorted(self._remarks.items())}
-
-
-def believed_sizes(
-    claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None, guard: GuardSettings | None = None
-) -> Floats:
-    """Return the data size that the server uses for each client.
-
-    The size of a client is its override if there is one, otherwise its clipped claim. A client with neither
-    gets the mean of all these sizes, or 1 if no size is known.
-
-    Parameters
-    ----------
-    claimed : array_like, shape (M,)
-        The sizes that the clients claim, in samples; NaN = no claim. Values outside [1e-100, 1e100] are
-        ignored.
-    overrides : array_like, shape (M,), optional
-        The sizes that the operator declared, in [1e-100, 1e100]; NaN = none (default: none). They are not
-        clipped.
-    guard : GuardSettings, optional
-        The settings by which `Limits.sizes` computes the limit to which claims are clipped, and the size
-        above which claims are ignored (default: all claims are believed).
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        The sizes, > 0.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the lengths differ, or an override is out of range.
-    """
-    sizes = checks.floats("claimed", claimed)
-    sizes[~((sizes >= checks.SMALLEST_SIZE) & (sizes <= checks.LARGEST_SIZE))] = nan
-    is_claim = ~np.isnan(sizes)
-    if overrides is not None:
-        declared = checks.floats("overrides", overrides, sizes.size)
-        is_declared = ~np.isnan(declared)
-        checks.in_range("overrides", declared[is_declared], checks.SMALLEST_SIZE, checks.LARGEST_SIZE)
-        sizes[is_declared] = declared[is_declared]
-        is_claim &= ~is_declared
-    if guard is not None:
-        limit, absurd = Limits(guard).sizes(sizes[~np.isnan(sizes)])
-        sizes[is_claim & (sizes > absurd)] = nan
-        sizes[is_claim] = np.minimum(sizes[is_claim], limit)  # NaN stays NaN
-    unknown = np.isnan(sizes)
-    sizes[unknown] = 1.0 if unknown.all() else sizes[~unknown].mean()
-    return sizes
-
-
-def believed_numbers(claimed: npt.ArrayLike, guard: GuardSettings | None = None) -> Floats:
-    """Return (M,) the costs or energies of the clients, clipped in the same way as sizes; NaN = unknown.
-
-    Parameters
-    ----------
-    claimed : array_like, shape (M,)
-        The costs or energies that clients reported, >= 0; NaN = not reported.
-    guard : GuardSettings, optional
-        The settings by which `Limits.sizes` computes the limit to which claims are clipped, and the number
-        above which claims are ignored (default: all claims are believed).
-    """
-    numbers = checks.floats("claimed", claimed)
-    if guard is not None:
-        limit, absurd = Limits(guard).sizes(numbers[numbers > 0])
-        numbers[numbers > absurd] = nan
-        numbers = np.minimum(numbers, limit)
-    return numbers
 
 
 def _is_half(those: Bools) -> bool:

@@ -61,14 +61,31 @@ class PlainMeanSelector(Selector):
         clients, p = self._choose(context)
         if clients.size == available.count:
             p = np.ones(clients.size)
+        weights, shares = self._averaged(clients, available)
+        importance = weights / shares
+        return Selection(clients, np.ones(clients.size, dtype=np.int64), p, importance, weights)
+
+    def _averaged(self, clients: Ints, available: Presence) -> tuple[Floats, Floats]:
+        """Return the weights (S,) and the shares λ (S,) of selected clients."""
         shares = self.client_sizes[clients] / available.total_size
         weights = {
             "plain": np.full(clients.size, 1 / max(1, clients.size)),
             "sizes": shares / (shares.sum() or 1.0),
             "scaled-sizes": shares * (available.count / max(1, clients.size)),
         }[self._settings.averaging]
-        importance = weights / shares
-        return Selection(clients, np.ones(clients.size, dtype=np.int64), p, importance, weights)
+        return weights, shares
+
+    def reweighted(
+        self,
+        selection: Selection,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+    ) -> Floats:
+        """Return the weights (S,) for the sizes that are known now, see `Selector.reweighted`."""
+        if not selection.clients.size or self._settings.averaging == "plain":
+            return selection.weights
+        return self._averaged(selection.clients, self._presence(available, unavailable))[0]
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return (S,) the weights after the replies; 0 for the selected clients that did not respond.

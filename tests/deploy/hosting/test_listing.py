@@ -47,14 +47,15 @@ def test_shares_are_those_of_the_updates_that_were_used(tmp_path: Path) -> None:
         line(4, {"c": None}),
     )
     assert shares(history) == {
-        "a": Share(3, 1, 0.375),
-        "b": Share(2, 2, 0.625),
-        "c": Share(2, 1, 0.0),
+        "a": Share(3, 1, 0.375, 1.0),
+        "b": Share(2, 2, 0.625, 1.0),
+        "c": Share(2, 1, 0.0, 1.0),
     }
-    assert shares(write_run(tmp_path / "empty")) == {}
+    nobody = dict.fromkeys("abc", Share(claimed_size=1.0))
+    assert shares(write_run(tmp_path / "empty")) == nobody
     edited = line(1, {"a": 1.0})
     del edited["weights"]
-    assert shares(write_run(tmp_path / "edited", edited)) == {"a": Share(1, 1, 0.0)}
+    assert shares(write_run(tmp_path / "edited", edited)) == {**nobody, "a": Share(1, 1, 0.0, 1.0)}
 
 
 @pytest.fixture
@@ -86,15 +87,24 @@ def test_the_list_has_what_each_device_did_in_the_newest_run(server: Server) -> 
         "3 registered, 1 online",
     ]
     write_run(server.folder / "runs" / "1", line(1, {"pi-3": 1.0}))
-    write_run(server.folder / "runs" / "2", line(1, {"pi-1": 0.25, "pi-2": 0.75}), line(2, {"pi-1": 1.0}))
+    roster = {
+        "type": "roster",
+        "client_ids": ["pi-1", "pi-2", "pi-3"],
+        "client_sizes": [500, 120, None],
+        "used_sizes": [250, 120, None],
+        "mean_size": 185,
+    }
+    trained = line(1, {"pi-1": 0.25, "pi-2": 0.75}), line(2, {"pi-1": 1.0})
+    write_run(server.folder / "runs" / "2", roster, *trained)
     write_run(server.folder / "runs" / "3")  # has not trained yet
     assert run(server, "list").output.splitlines() == [
-        "client  state       last seen             selected  used  contribution",
-        "pi-1    online      now                   2         2     62.5 %",
-        "pi-2    offline     2026-01-02 03:04:05Z  1         1     37.5 %",
-        "pi-3    registered  never                 0         0     0.0 %",
+        "client  state       last seen             selected  used  contribution  samples",
+        "pi-1    online      now                   2         2     62.5 %        500, used as 250",
+        "pi-2    offline     2026-01-02 03:04:05Z  1         1     37.5 %        120",
+        "pi-3    registered  never                 0         0     0.0 %         -, used as 185",
         "selected, used: rounds of the newest run, 2",
         "contribution: the client's share of the total weight of all used updates",
+        "samples: as the client claims; 'used as' if another number determines its weights",
         "3 registered, 1 online",
     ]
     found = json.loads(run(server, "list", "--json").output)
@@ -106,7 +116,13 @@ def test_the_list_has_what_each_device_did_in_the_newest_run(server: Server) -> 
         "state": "offline",
         "node_id": "8",
         "last_seen": "2026-01-02 03:04:05Z",
-        "in_newest_run": {"selected": 1, "used": 1, "contribution": 0.375},
+        "in_newest_run": {
+            "selected": 1,
+            "used": 1,
+            "contribution": 0.375,
+            "claimed_size": 120,
+            "used_size": 120,
+        },
     }
     assert third["last_seen"] is None
 

@@ -89,7 +89,8 @@ def test_a_damaged_round_is_refused_with_the_name_of_the_file(
 
 def test_a_foreign_history_cannot_make_advise_read_a_device_without_end(edited: Callable[..., Path]) -> None:
     def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**all_lines[0], "client_sizes": "/dev/zero"}, *all_lines[1:]]
+        first, *others = before_levels(all_lines)
+        return [{**first, "client_sizes": "/dev/zero"}, *others]
 
     result = cohort("advise", edited(change))
     assert result.exit_code == 2
@@ -191,14 +192,31 @@ def no_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def other_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in all_lines:
         if line["type"] == "roster":
+            line["used_sizes"] = line["used_sizes"][::-1]
+    return all_lines
+
+
+def other_older_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for line in before_levels(all_lines):
+        if line["type"] == "roster":
             line["client_sizes"] = line["client_sizes"][::-1]
+    return all_lines
+
+
+def before_levels(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Change the lines to those of a history of before the guard had levels."""
+    for line in all_lines:
+        for name in ("used_sizes", "mean_size"):
+            line.pop(name, None)
+    all_lines[0]["guard"] = True
     return all_lines
 
 
 def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in all_lines:
         if line["type"] == "roster":
-            line |= {"client_ids": ["client-00"], "client_sizes": [5], "client_groups": None}
+            line |= {"client_ids": ["client-00"], "client_groups": None}
+            line |= {"client_sizes": [5], "used_sizes": [5]}
     return all_lines
 
 
@@ -210,6 +228,7 @@ def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (few_rounds, "has 4 round(s) with norms in which a selector must leave clients out; at least 10"),
         (one_client, "has one client, so there is nothing to select"),
         (other_sizes, "the weights do not follow from the data sizes in the history"),
+        (other_older_sizes, "the weights do not follow from the data sizes in the history"),
         (without("roster"), "has no roster line before round 1"),
         (without("run"), "its first line, the settings of the run, is missing"),
         (each_round(update_norms=lambda line: [None] * len(line["clients"])), "has no update norms"),
@@ -226,6 +245,25 @@ def test_a_history_that_cannot_be_studied_is_refused(
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert not result.stdout
+
+
+@pytest.mark.parametrize("guard", ["sane", "strict"])
+def test_the_log_of_a_simulation_of_many_clients_can_be_studied(tmp_path: Path, guard: str) -> None:
+    """Of 200 clients with skewed sizes, strict clips some: the history has the sizes that were used."""
+    arguments = ("--clients", 200, "--rounds", 12, "--per-round", 10, "--out", tmp_path / "run", "--quiet")
+    result = cohort("simulate", *arguments, "--selector", "md", "--set", f"guard={guard}")
+    assert result.exit_code == 0, result.output
+    before = log_of(tmp_path / "run")
+    assert cohort("advise", tmp_path / "run").exit_code == 0
+    all_lines = lines(tmp_path / "run" / "md")
+    (roster,) = (line for line in all_lines if line["type"] == "roster")
+    assert (roster["used_sizes"] == roster["client_sizes"]) == (guard == "sane")
+    assert all_lines[0]["guard"] == guard
+    if guard == "strict":  # the rules of histories of before the guard had levels, which lack used sizes
+        text = "".join(json.dumps(line) + "\n" for line in before_levels(all_lines))
+        (tmp_path / "run" / "md" / "history.jsonl").write_text(text)
+        for now, then in zip(log_of(tmp_path / "run"), before, strict=True):
+            np.testing.assert_allclose(now.sizes, then.sizes, rtol=1e-12)
 
 
 def test_a_field_that_is_missing_is_named(edited: Callable[..., Path]) -> None:

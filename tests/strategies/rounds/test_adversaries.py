@@ -1,7 +1,7 @@
 """Liars against every selector: how much they gain, and that honest clients are hardly clipped."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ import pytest
 from benchmarks.experiments.osmd.least_squares import unlike_clients
 from benchmarks.experiments.robustness import liars
 from strategies.clients.reports import Report
-from strategies.options import Faults, GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.options import Faults, GuardSettings, Level
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
@@ -63,7 +63,7 @@ class Federation:
     name: str
     lie: Lie
     overrides: bool = False
-    guarded: Any = "strict"
+    guarded: Level | Literal[False] | GuardSettings = "strict"
     settings: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -297,7 +297,9 @@ def test_three_liars_of_twenty_cost_a_few_points(
     """They double and flip their updates, claim false sizes and triple their losses; means of two seeds."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
 
-    def play(attack: str, seeds: tuple[int, ...] = (1, 2), guard: Any = "strict") -> list[liars.Played]:
+    def play(
+        attack: str, seeds: tuple[int, ...] = (1, 2), guard: Level | Literal[False] = "strict"
+    ) -> list[liars.Played]:
         defence = liars.Defence(guard=guard)
         return [liars.play(selector, partition, liars.ATTACKS[attack], defence, seed, 40) for seed in seeds]
 

@@ -19,7 +19,7 @@ from simulation.kernels import kernel_of
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.options import Buffered, Faults, GuardSettings
-from strategies.rounds.guard.plausible_limits import believed_sizes
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 
 ROUNDS, LAST = 80, 40
 

@@ -9,9 +9,10 @@ from hypothesis.extra import numpy as hnp
 from strategies.checkpoint import VERSION
 from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
+from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.guard.directions import Agreements
 from strategies.rounds.guard.guard import Guard, Judgement
-from strategies.rounds.guard.plausible_limits import Limits, believed_sizes
+from strategies.rounds.guard.plausible_limits import Limits
 
 NAN, INF = math.nan, math.inf
 STRICT = GuardSettings(level="strict")
@@ -140,7 +141,7 @@ def test_claimed_sizes_are_clipped_where_clients_are_alike_but_not_where_they_ar
 
 
 def test_unknown_sizes_are_the_mean_of_the_known_ones():
-    for guard in (GuardSettings(), None):
+    for guard in (GuardSettings(), GuardSettings(level="strict"), None):
         sizes = believed_sizes([10.0, NAN, 30.0, -4.0, INF], [NAN, NAN, 20.0, NAN, NAN], guard)
         assert sizes.tolist() == [10, 15, 20, 15, 15]
         assert believed_sizes([NAN] * 5, guard=guard).tolist() == [1.0] * 5
