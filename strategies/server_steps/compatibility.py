@@ -228,8 +228,8 @@ def check_masked(
         )
     if faults.guard_settings is not None and faults.guard_settings.level == "strict":
         raise ValueError(
-            f"faults.guard = 'strict' {masked}: must be 'sane' or False, since the strict guard judges single "
-            "updates, which are hidden"
+            f"faults.guard = 'strict' {masked}: must be 'sane' or False, since the strict guard judges "
+            "single updates, which are hidden"
         )
     if "diversity" in selector.feedback_used | selector.polls_for:
         raise ValueError(
