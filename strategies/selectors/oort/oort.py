@@ -64,8 +64,9 @@ class OortSelector(PlainMeanSelector):
                              sum to less than those of the W rounds before
 
     B_i are the samples of client i, L_i the last round in which the client was selected, and D_i the client's
-    last known duration by the server's clock (`Feedback.seconds`). T is the duration above which a client is penalised. R and L_i count only rounds in
-    which clients were selected. Without durations there is no penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K clients:
+    last known duration by the server's clock (`Feedback.seconds`). T is the duration above which a client is
+    penalised. R and L_i count only rounds in which clients were selected. Without durations there is no
+    penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K clients:
     after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, or infinite if there are no
     more durations than that. So with W·K clients or fewer, no client is penalised. The setting `pace`
     replaces W·K by a share of the clients with known durations.
