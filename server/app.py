@@ -7,7 +7,7 @@ import tasks
 from strategies import Checkpoints, RoundRecord, extensions
 from strategies.half_precision import HalfPrecisionGrid
 
-from .recording import KnownClients, Recording
+from .recording import KnownClients, Recording, UnchangedModelError
 from .settings import RunSettings
 
 extensions.load()  # the user's selectors and tasks
@@ -59,7 +59,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         train_config=ConfigRecord({**settings.train_config}),
         evaluate_fn=evaluate,
     )
-    if not result.arrays:
-        raise RuntimeError("no round brought usable replies: the model is still the initial model")
+    if strategy.unchanged:
+        raise UnchangedModelError(strategy.unchanged)
     last = max(result.evaluate_metrics_serverapp)
     recording.end(last, {name: array.numpy() for name, array in result.arrays.items()})

@@ -31,6 +31,10 @@ from .history import FILE_NAME, HistoryWriter, read_lines
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
 
+class UnchangedModelError(RuntimeError):
+    """No round of the run has changed the model. A run that trained nothing has failed, not finished."""
+
+
 class KnownClients(NamedTuple):
     """All known clients, removed ones too, in the order of their indexes."""
 

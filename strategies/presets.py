@@ -416,6 +416,10 @@ class Flics(SelectionStrategy):
     design : {"coins", "numbers"} (default: "coins")
         How a group's clients are drawn. "coins": a coin decides for each client. "numbers": first the number
         of clients is drawn, and then this many clients of the group.
+    lone_groups : {"clients", "groups"} (default: "clients")
+        Whether a group of one client counts as a client or as a group, if ``group_shares`` is not given.
+        "clients": it has its share of the data while it is available. "groups": its missed rounds are made up
+        for, as in the paper, so that a client that stays away gets a large weight when it comes.
     cost_budget : float, optional
         The limit of a round's expected cost, which is the sum of the selected clients' costs (default: none).
         Clients report their costs, or you declare them: ``Overrides(settings={"costs": {...}})``, by
@@ -429,7 +433,7 @@ class Flics(SelectionStrategy):
         If True, the server does not learn any client's group: clients report their groups by randomised
         response, and decide themselves whether they take part. The app then needs the handlers
         ``query.group`` and ``query.invitation``. ``group_shares`` must then be given, and none of ``groups``,
-        ``min_shares``, ``beta``, ``design``, ``cost_budget`` and ``energy_budgets``.
+        ``min_shares``, ``beta``, ``design``, ``lone_groups``, ``cost_budget`` and ``energy_budgets``.
     epsilon : float, optional
         The ε of differential privacy with which a client reports its group, > 0 (default: 2.0). Only if
         ``private``.
@@ -468,6 +472,7 @@ class Flics(SelectionStrategy):
         min_shares: Mapping[str, float] | Sequence[float] | None = None,
         beta: float | None = None,
         design: Literal["coins", "numbers"] | None = None,
+        lone_groups: Literal["clients", "groups"] | None = None,
         cost_budget: float | None = None,
         energy_budgets: float | Mapping[str, float] | Sequence[float] | None = None,
         private: bool = False,
@@ -480,6 +485,7 @@ class Flics(SelectionStrategy):
             "min_shares": min_shares,
             "beta": beta,
             "design": design,
+            "lone_groups": lone_groups,
             "cost_budget": cost_budget,
             "energy_budgets": energy_budgets,
         }
@@ -503,6 +509,7 @@ class Flics(SelectionStrategy):
                 "min_shares": min_shares,
                 "beta": beta,
                 "design": design,
+                "lone_groups": lone_groups,
                 "cost_budget": cost_budget,
                 "energy_budgets": energy_budgets,
             }

@@ -152,6 +152,9 @@ class SelectionStrategy(Strategy):
     group_metrics : dict of str to MetricRecord
         For each group, the average of the metrics of the group's clients in the last federated evaluation.
         Clients evaluate only if the server strategy's ``fraction_evaluate`` is above 0.
+    unchanged : str
+        Why no round of the run has changed the model, in one line; "" if a round has. `start` sets it at its
+        end, also after a resume. A ServerApp should then fail, since the run has trained nothing.
 
     Raises
     ------
@@ -361,6 +364,7 @@ class SelectionStrategy(Strategy):
             self._attendance,
         )
         self.traffic = Traffic()
+        self.unchanged = ""
         self._configured: TrainingRound | None = None  # the round of the last `configure_train`
         self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
         self._evaluate_config = ConfigRecord()
@@ -419,7 +423,8 @@ class SelectionStrategy(Strategy):
     ) -> Result:
         """Run rounds 1 to ``num_rounds``, and return the final model and the metrics of all rounds.
 
-        A strategy object runs once, because its selector keeps what it has learned. With
+        If all rounds are skipped, this is the initial model, an error is logged, and `unchanged` holds the
+        reason. A strategy object runs once, because its selector keeps what it has learned. With
         ``checkpoints.resume``, the run continues after its last checkpoint.
 
         Parameters
@@ -486,13 +491,17 @@ class SelectionStrategy(Strategy):
             self._reporters.begin(info)
         with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
-        self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
+        self.unchanged = progress.skipped.reason
+        if self.unchanged:
+            self._reporters.failed(progress.round, RuntimeError(self.unchanged))
+        else:
+            self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
         log(INFO, "")
         if progress.round > num_rounds:
             _warn(f"No round was run: the checkpoint, of round {progress.round}, is past round {num_rounds}")
         else:
             log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
-        self._log.finished()
+        self._log.finished(self.unchanged)
         progress.log_newest()
         return progress.result
 
@@ -534,6 +543,7 @@ class SelectionStrategy(Strategy):
             progress.round = number
             record, self._record = self._record, None
             if record is not None:
+                progress.skipped.count(record)
                 self._reporters.count(record, len(self.roster))
             self._saved.save(progress, self.num_rounds)
             # Reporters are called after the checkpoint is saved, so no resume repeats a round that they know.

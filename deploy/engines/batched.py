@@ -146,13 +146,15 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     ------
     ValueError
         If a setting is wrong, or if the batched simulator does not support it.
+    UnchangedModelError
+        If no round has changed the model.
     """
     import numpy as np
     from flwr.common import log
 
     import tasks
     from client.local_data import client_name
-    from server.recording import KnownClients, Recording
+    from server.recording import KnownClients, Recording, UnchangedModelError
     from server.settings import RunSettings
     from simulation.kernels import Parallel, kernel_of
     from simulation.simulator import Simulator
@@ -161,6 +163,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.options import GROUPS, Overrides
     from strategies.reporters import Reporters, RunInfo
     from strategies.rounds.guard.claimed_sizes import ClaimLog
+    from strategies.rounds.skipped_rounds import SkippedRounds
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
@@ -224,9 +227,11 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         folder = CheckpointFolder(recording.checkpoints) if recording.checkpoints else None
         found = folder.newest(fingerprint) if folder and settings.resume else None
         test_data, saved = task.test_data(), time.monotonic()
-        metrics = simulator.evaluate(test_data)
+        metrics, skipped = simulator.evaluate(test_data), SkippedRounds()
         if found is not None:
             simulator.load_state_dict(found.arrays)
+            # Checkpoints of 2026-11-28 and before do not say whether a round has changed the model.
+            skipped.load(found.meta.get("skipped", {"changed": True, "count": 0, "reasons": []}))
             metrics = simulator.evaluate(test_data)
         else:
             recording.round(0, simulator.arrays, metrics)
@@ -246,7 +251,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
 
         def checkpoint() -> Checkpoint:
             drawn = {f"{REPORTERS}{name}": array for name, array in reporters.state_dict().items()}
-            return Checkpoint(simulator.round, {**simulator.state_dict(), **drawn}, {}, fingerprint)
+            meta = {"skipped": skipped.state()}
+            return Checkpoint(simulator.round, {**simulator.state_dict(), **drawn}, meta, fingerprint)
 
         claim_log = ClaimLog()
         while simulator.round < settings.num_rounds and not (
@@ -272,6 +278,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
                 known_clients(),
                 group_metrics=measured,
             )
+            skipped.count(record)
             reporters.count(record, settings.num_clients)
             # Not after every round: if a round takes milliseconds, saving would take most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
@@ -286,6 +293,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             )
         if folder is not None:
             folder.save(checkpoint())
+        if skipped.reason:
+            raise UnchangedModelError(skipped.reason)
         # The reporters end before the history gets its last line: after that line, this process may be ended.
         reporters.end(simulator.round, "finished early" if simulator.round < settings.num_rounds else "")
         recording.end(simulator.round, simulator.arrays)

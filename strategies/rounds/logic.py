@@ -180,6 +180,12 @@ class RoundLogic:
     def open(self, round: int, available: Ints | None = None) -> Opened:
         """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
 
+        If quarantines for offences would leave fewer clients than the quorum, those that end first end early:
+        of so many clients as the quorum needs, and of the clients whose quarantines end in the same round. A
+        quarantine protects the rounds of the other clients, and such a round would be skipped without them.
+        Otherwise, if all clients are quarantined, a run would skip all rounds of the quarantine within a
+        second. The guard judges the replies as before; the quarantine continues when others are back.
+
         In two cases, no client is left out for silence: if fewer clients than the quorum would be left, or if
         silence would leave out more than half of the available clients that are not quarantined for offences.
         In the second case, the silence probably has one common cause, such as the network.
@@ -208,7 +214,8 @@ class RoundLogic:
         others = num_available - _without(quarantined, silent).size
         if 2 * silent.size > others or others - silent.size < self.faults.quorum:
             silent = _NOBODY
-        quarantined = _union(quarantined, silent)
+        released = self._released(quarantined, num_available - _union(quarantined, silent).size)
+        quarantined = _union(_without(quarantined, released), silent)
         left_out = _union(quarantined, self._resting(round, available, num_available, quarantined))
         num_available -= left_out.size
         unavailable = None
@@ -222,7 +229,21 @@ class RoundLogic:
         if budget is None and k != self.selector.clients_per_round:
             budget = float(k)
         candidates = self.selector.candidates(round, available=available, unavailable=unavailable)
-        return Opened(round, candidates, budget, available, unavailable, num_available, quarantined, silent)
+        return Opened(
+            round, candidates, budget, available, unavailable, num_available, quarantined, silent, released
+        )
+
+    def _released(self, quarantined: Ints, left: int) -> Ints:
+        """Return the available clients whose quarantine for offences ends early, see `open`.
+
+        ``quarantined`` holds the available clients that are quarantined for offences; ``left`` clients are
+        available and not quarantined.
+        """
+        needed = min(max(1, self.faults.quorum) - left, quarantined.size)
+        if self.guard is None or needed <= 0:
+            return _NOBODY
+        ends = np.array([self.guard.quarantined_until(int(client)) for client in quarantined])
+        return quarantined[ends <= np.sort(ends)[needed - 1]]
 
     def _resting(self, round: int, available: Ints | None, num_available: int, quarantined: Ints) -> Ints:
         """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""

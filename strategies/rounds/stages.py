@@ -35,6 +35,9 @@ class Opened:
         The available clients that are not selectable because of offences or silence.
     silent : ndarray of int
         The clients among ``quarantined`` that are quarantined for silence.
+    released : ndarray of int (default: empty)
+        The selectable clients whose quarantine for offences ends early, since without them too few clients
+        would be left for a quorum.
     draw : int (default: 0)
         The number of earlier selections in this round. Only a buffered round has more than one selection.
     """
@@ -47,6 +50,7 @@ class Opened:
     num_available: int
     quarantined: Ints
     silent: Ints
+    released: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     draw: int = 0
 
     def selectable(self, registered: Bools) -> Ints:

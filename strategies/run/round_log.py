@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,8 @@ from ..rounds.record import no_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
 
     from ..clients.roster import Roster
     from ..options import Eligibility
@@ -71,6 +73,18 @@ class RoundLog:
             target,
         )
 
+    def released(self, round: int, clients: NDArray[np.int64], back_in: Callable[[int, int], int]) -> None:
+        """Log which clients may be selected although they are quarantined; ``back_in`` is as in `ended`."""
+        if clients.size:
+            names = [f"{self._roster.id_of(each)} (until round {back_in(round, each)})" for each in clients]
+            log(
+                WARNING,
+                "Round %d: too few clients are left for a quorum. So these may be selected although they are "
+                "quarantined for offences: %s",
+                round,
+                listed(names),
+            )
+
     def selected(self, selection: Selection) -> None:
         """Log the selected clients, with their probabilities."""
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
@@ -114,9 +128,9 @@ class RoundLog:
             if not declared and np.isnan(self._roster.sizes()).all():
                 log(WARNING, "No client reports num-examples: all count equally")
 
-    def finished(self) -> None:
-        """Log how many of the rounds that this object has seen were skipped, if any."""
-        if self._skipped == self._rounds > 0:
-            log(WARNING, "All rounds (%d) were skipped: the model is unchanged", self._rounds)
+    def finished(self, unchanged: str) -> None:
+        """Log why no round has changed the model (``unchanged``), or how many rounds were skipped, if any."""
+        if unchanged:
+            log(ERROR, "%s%s", unchanged[0].upper(), unchanged[1:])
         elif self._skipped:
             log(WARNING, "%d of %d rounds were skipped", self._skipped, self._rounds)

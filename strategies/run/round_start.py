@@ -38,7 +38,7 @@ class RoundOpening:
     training : ClientTraining
         Its `rate_of` gives the learning rate in each poll's config.
     log : RoundLog
-        Logs which clients are eligible.
+        Logs which clients are eligible, and whose quarantine ends early.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class RoundOpening:
         logic = self._clients.logic
         logic.local_learning_rate = self._rates.at(number)
         opened = logic.open(number, available)
+        self._log.released(number, opened.released, logic.end_of_quarantine)
         self._poll.probes = not self._attendance.answered
         if logic.selector.asks_norms:
             clients = opened.selectable(logic.selector.registered)

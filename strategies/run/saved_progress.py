@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from ..checkpoint import Checkpoint
 from ..flower.arrays import ReceivedArrays, encode
+from ..rounds.skipped_rounds import SkippedRounds
 from .log_lines import as_text
 
 if TYPE_CHECKING:
@@ -36,14 +37,19 @@ class Progress:
     arrays : ArrayRecord
         The model after this round.
     result : Result
-        The value that `SelectionStrategy.start` returns. Its model is empty until a round has changed the
-        model.
+        The value that `SelectionStrategy.start` returns. Its model is ``arrays``.
+    skipped : SkippedRounds
+        Why the model is unchanged, until a round changes it.
     """
 
     round: int
     arrays: ArrayRecord
     result: Result = field(default_factory=Result)
+    skipped: SkippedRounds = field(default_factory=SkippedRounds)
     _unsaved: list[list[Any]] = field(default_factory=list)  # [attribute of result, round, metrics]
+
+    def __post_init__(self) -> None:
+        self.move(self.arrays)
 
     def move(self, arrays: ArrayRecord | None) -> None:
         """Continue from the new model of a round; None means that the round was skipped."""
@@ -106,7 +112,7 @@ class Progress:
         states = {"model": ReceivedArrays(self.arrays), **parts}
         arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
         results, self._unsaved = self._unsaved, []
-        meta = {**notes, "moved": bool(self.result.arrays)}
+        meta = {**notes, "skipped": self.skipped.state()}
         return Checkpoint(self.round, arrays, meta, fingerprint, results)
 
     @classmethod
@@ -117,8 +123,10 @@ class Progress:
         """
         model = state_of("model", checkpoint)
         progress = cls(checkpoint.round, ArrayRecord({name: encode(model[name]) for name in initial_arrays}))
-        if checkpoint.meta["moved"]:
-            progress.result.arrays = progress.arrays
+        if "skipped" in checkpoint.meta:
+            progress.skipped.load(checkpoint.meta["skipped"])
+        else:  # checkpoints of 2026-11-28 and before
+            progress.skipped.changed = checkpoint.meta["moved"]
         for what, round, metrics in checkpoint.results:
             getattr(progress.result, what)[round] = MetricRecord(metrics)
         return progress

@@ -17,6 +17,7 @@ import server.app
 import tasks
 from deploy.runs.trials import parse_setting
 from server.history import HistoryWriter
+from server.recording import UnchangedModelError
 from server.settings import RunSettings, parse_settings
 from strategies.clients.reports import STATUS
 from strategies.options import GuardSettings
@@ -152,10 +153,14 @@ def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
         return answer
 
     grid = ToyGrid({number: fails(node) for number, node in nodes.items()})
-    with pytest.raises(RuntimeError, match="no round brought usable replies"):
+    with pytest.raises(UnchangedModelError, match="no round changed the model: all 2 were skipped"):
         server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert lines[-1]["type"] == "error"
+    assert lines[-1]["reason"] == (
+        "UnchangedModelError: no round changed the model: all 2 were skipped. The commonest reason, in 2: "
+        "error 2: <class 'OSError'>:<'no disk'>"
+    )
     assert lines[-2]["failures"][0]["reason"] == "error 2: <class 'OSError'>:<'no disk'>"
     assert not (tmp_path / "model.safetensors").exists()
 

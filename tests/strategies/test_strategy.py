@@ -493,7 +493,11 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
     [
         (3, ""),
         (2, "1 of 3 rounds were skipped"),
-        (0, "All rounds (3) were skipped: the model is unchanged"),
+        (
+            0,
+            "No round changed the model: all 3 were skipped. The commonest reason, in 3: array 'w' holds NaN "
+            "or infinite values",
+        ),
     ],
 )
 def test_the_end_says_how_many_rounds_were_skipped(

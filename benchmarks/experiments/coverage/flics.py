@@ -18,7 +18,8 @@ PAPER = Paper(
             "built",
             "The paper prints three errors: lines 12 and 14 scale the updates twice, line 14 also divides by "
             "the number of clients, and line 7 divides by t - 1, which is 0 at t = 1. The code scales once, "
-            "by p/ŝ(t), and divides by t in line 7.",
+            "by p/ŝ(t), and divides by t in line 7. Here t counts only rounds with participants, which "
+            "changes all weights by one factor.",
             (),
             ("flics",),
             (_GROUPS,),
@@ -36,7 +37,9 @@ PAPER = Paper(
             "Algorithm 1, line 5, Remark 4",
             "the client's own coin, private groups",
             "built",
-            "The server estimates the number of clients of each group by randomised response.",
+            "The server estimates the number of clients of each group by randomised response. `cohort up` "
+            "and `cohort simulate --engine ray` run it. The default engine of `cohort simulate` refuses it, "
+            "since it trains all clients as one batch, without messages.",
             (),
             ("flics-private:group-shares=1/1/1",),
             (_GROUPS,),
@@ -195,7 +198,9 @@ PAPER = Paper(
             "Remark 2",
             "groups of one client",
             "built",
-            "Without groups, each client is a group of its own.",
+            "Without groups, each client is a group of its own. By default such a group counts only for the "
+            "rounds in which its client is available; with `lone_groups=groups` its missed rounds are made "
+            "up for, as in the paper.",
             (),
             ("flics",),
         ),

@@ -95,7 +95,8 @@ _PERSONAL = Row(
     "built",
     "Devices keep their personal models, and the selector draws for both parts of the gradient. "
     "The paper allows any φ. The client here has one: the loss of β plus a penalty for its "
-    "distance from w.",
+    "distance from w. `cohort up` and `cohort simulate --engine ray` run it. The default engine of "
+    "`cohort simulate` refuses it, since it keeps no models of single clients.",
     (),
     ("personalised-osmd",),
     ("personal-mu=1", "personal-holdout=0.5"),

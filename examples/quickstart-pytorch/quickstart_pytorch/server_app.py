@@ -35,5 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=int(config["num-rounds"]),
         evaluate_fn=evaluate_model,
     )
+    if strategy.unchanged:  # no round changed the model: the run has failed
+        raise RuntimeError(strategy.unchanged)
     last = result.evaluate_metrics_serverapp[int(config["num-rounds"])]
     print(f"accuracy after {config['num-rounds']} rounds: {last['accuracy']:.3f}")

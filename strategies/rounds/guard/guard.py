@@ -490,7 +490,13 @@ class Guard:
         return np.zeros_like(untrue) if 2 * np.count_nonzero(known) >= known.size else untrue
 
     def _count(self, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
-        """Count the offences of clients that replied, and quarantine clients with too many offences."""
+        """Count the offences of clients that replied, and quarantine clients with too many offences.
+
+        Replies of clients that are quarantined in this round are not counted: their quarantine ended early
+        (`RoundLogic.open`), and no further offence must lengthen it.
+        """
+        free = self._quarantined_until[clients] <= round
+        clients, offence = clients[free], offence[free]
         column, limit = int(polled), (1 << self._settings.memory) - 1
         recent = (self._offences[clients, column].astype(np.int64) << 1 | offence) & limit
         self._offences[clients, column] = recent

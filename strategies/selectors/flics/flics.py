@@ -4,13 +4,14 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", Algorithm 1 with problem Var (eqs. 5 and 6).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...numerics.arrays import Array, Floats, Ints
+from ...numerics.arrays import Array, Bools, Floats, Ints
 from ...numerics.budget_allocation import round_to_total, water_fill
 from ...numerics.convex_allocation import fill_with_budgets, load_cvxpy
 from .. import checks
@@ -44,6 +45,12 @@ class FLICSSettings(GroupSettings):
         choices=("coins", "numbers"),
         doc="coins: each client is selected independently; numbers: the number of clients of each group is "
         "drawn first, which is the expected number rounded up or down at random (Remark 4)",
+    )
+    lone_groups: str = setting(
+        "clients",
+        choices=("clients", "groups"),
+        doc="clients: without `group_shares`, a group of one client has its share only for the rounds in "
+        "which the client is available; groups: missed rounds are made up for, as in the paper",
     )
     cost_budget: float | None = setting(
         None, low=0.0, doc="limit of the expected total of the selected clients' `costs` in a round"
@@ -100,6 +107,19 @@ class FLICSSettings(GroupSettings):
         return bool(self.group_shares or self.energies_by_group)
 
 
+@dataclass(frozen=True, eq=False)
+class GroupSelection(Selection):
+    """A selection of FLICS.
+
+    Attributes
+    ----------
+    present : ndarray of bool, shape (G,)
+        Which groups have available clients.
+    """
+
+    present: Bools
+
+
 class FLICSSelector(GroupSelector):
     """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
@@ -123,7 +143,17 @@ class FLICSSelector(GroupSelector):
 
     The first r̂_j participants of a group, in round t, make up for all missed rounds at once: each has the
     weight p_j t/r̂_j, so the step of this round may be large. For a group that joins late, t counts the
-    rounds since it joined. Rounds without participants are not counted.
+    rounds since it joined. Rounds without participants are not counted, since they leave the model as it is.
+    The paper counts them in t: all weights of the later rounds would be larger by one common factor.
+
+    **Groups of one client.** Without `group_shares`, p_j is the group's share of the data. The paper makes up
+    for the missed rounds of every group. A client that names a group of its own and stays away for most of a
+    run would then get far more than its share of the weight, and all of it in a few steps. So here, p_j of a
+    group with one client is multiplied by the share of the rounds in which the client was available (this
+    round included), and then p is normalised again: the client counts as it does in selectors without
+    groups. For clients that are always available this changes nothing. With ``lone_groups="groups"`` or
+    declared `group_shares`, such groups are groups as in the paper. Clients that agree on one name are a
+    group, and missed rounds are made up for: declare the shares if strangers can join.
 
     The setting `beta` limits this weight to p_j t/(β + r̂_j), since ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``,
     and causes a bias that goes to 0 as 1/t. (The paper's ŝ(0) = β has the factor t - 1 = 0 in eq. 6, and so
@@ -174,6 +204,7 @@ class FLICSSelector(GroupSelector):
     state_axes = Selector.state_axes | {
         "participants": ("groups",),  # the number of participants so far: t ŝ(t) without β
         "rounds": ("groups",),  # t
+        "present": ("groups",),  # the rounds of t in which a client of the group was available
         "energy_spent": ("groups",),
     }
 
@@ -185,8 +216,14 @@ class FLICSSelector(GroupSelector):
         return {
             "participants": np.zeros(num_groups, dtype=np.int64),
             "rounds": np.zeros(num_groups, dtype=np.int64),
+            "present": np.zeros(num_groups, dtype=np.int64),
             "energy_spent": np.zeros(num_groups),
         }
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        if "present" not in state and "rounds" in state:  # checkpoints of 2026-11-28 and before
+            state = {**state, "present": state["rounds"]}
+        super().load_state_dict(state)
 
     def rates(
         self,
@@ -214,6 +251,13 @@ class FLICSSelector(GroupSelector):
         weights = np.zeros(clients.size)
         weights[answered] = self._weights(clients[answered])
         return weights
+
+    def _select(self, context: RoundContext) -> Selection:
+        made = super()._select(context)
+        present = self._counted(self._available_groups(context)) > 0
+        return GroupSelection(
+            made.clients, made.counts, made.probabilities, made.importance, made.weights, present
+        )
 
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
         groups = self._available_groups(context)
@@ -244,8 +288,27 @@ class FLICSSelector(GroupSelector):
         took_part = chosen[feedback.responded & self._registered[chosen]]
         if took_part.size:
             changes["participants"] = self._per_group("participants") + self._counted(groups[took_part])
+            here = selection.present if isinstance(selection, GroupSelection) else members > 0
+            here = np.pad(here, (0, members.size - here.size))  # groups that joined since the selection
             changes["rounds"] = self._per_group("rounds") + (members > 0)
-        return {key: self._per_group(key) for key in ("participants", "rounds", "energy_spent")} | changes
+            changes["present"] = self._per_group("present") + (here & (members > 0))
+        return {
+            key: self._per_group(key) for key in ("participants", "rounds", "present", "energy_spent")
+        } | changes
+
+    def _shares(self) -> tuple[Floats, Ints]:
+        keys = ("groups", "registered", "client_sizes", "rounds", "present")
+        return self._cached("present_shares", keys, self._present_shares)
+
+    def _present_shares(self) -> tuple[Floats, Ints]:
+        """Return the result of `_shares`, with the shares of lone groups reduced by their absences."""
+        shares, members = super()._shares()
+        lone = members == 1
+        missed = self._per_group("rounds") - self._per_group("present")
+        if self._settings.group_shares or self._settings.lone_groups == "groups" or not missed[lone].any():
+            return shares, members
+        reduced = np.where(lone, shares * (1 - missed / (self._per_group("rounds") + 1)), shares)
+        return reduced / (reduced.sum() or 1.0), members
 
     def _per_group(self, key: str) -> Any:
         """Return a copy (G,) of an array of the state, with 0 for groups that are newer than the array."""

@@ -51,7 +51,8 @@ class OortSettings(MeanSettings):
 class OortSelector(PlainMeanSelector):
     """Selects explored clients by their utility, and unexplored clients at random.
 
-    Explored clients are those that have replied. Algorithm 1, in round R, for each explored client i::
+    Explored clients are those that have been selected, whether they replied or failed. Algorithm 1, in round
+    R, for each explored client i::
 
         statistical utility  U_i = |B_i| sqrt(mean over samples of loss²)
         utility              Util_i = min(U_i, quantile `clip` of U) + sqrt(0.1 log R / L_i)
@@ -62,8 +63,8 @@ class OortSelector(PlainMeanSelector):
         pacer                every W rounds: T makes a step if the U of the last W rounds' participants
                              sum to less than those of the W rounds before
 
-    B_i are the samples of client i, L_i the last round in which the client replied, and D_i the client's last
-    known duration by the server's clock (`Feedback.seconds`). T is the duration above which a client is
+    B_i are the samples of client i, L_i the last round in which the client was selected, and D_i the client's
+    last known duration by the server's clock (`Feedback.seconds`). T is the duration above which a client is
     penalised. R and L_i count only rounds in which clients were selected. Without durations there is no
     penalty. By section 7.1 of the paper, each step of the pacer moves T over the durations of W·K clients:
     after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, or infinite if there are no
@@ -71,9 +72,10 @@ class OortSelector(PlainMeanSelector):
     replaces W·K by a share of the clients with known durations.
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
-    sum of squares. Unexplored clients are drawn uniformly, since their speed is not known (the paper prefers
-    fast clients if it knows on which kind of device they run). If there are fewer than εK unexplored clients,
-    explored clients take the rest of these places, and vice versa.
+    sum of squares. If a client's loss is not known, because the client failed or reported none, its U_i is
+    the median of the known ones. Unexplored clients are drawn uniformly, since their speed is not known (the
+    paper prefers fast clients if it knows on which kind of device they run). If there are fewer than εK
+    unexplored clients, explored clients take the rest of these places, and vice versa.
 
     The published code (``oort/oort.py``) differs from the paper in three points. U is scaled to [0, 1] before
     sqrt(0.1 log R / L_i) is added (setting `normalised`). T is a percentile of the durations. The percentile
@@ -102,9 +104,9 @@ class OortSelector(PlainMeanSelector):
 
     def _initial_state(self) -> dict[str, Array]:
         return super()._initial_state() | {
-            "utilities": np.full(self.num_clients, np.nan),  # U_i; NaN: not explored, or no loss
+            "utilities": np.full(self.num_clients, np.nan),  # U_i; NaN: not explored, failed, or no loss
             "durations": np.full(self.num_clients, np.nan),  # D_i, seconds; NaN: not known
-            "last_rounds": np.zeros(self.num_clients, dtype=np.int64),  # L_i; 0: never replied
+            "last_rounds": np.zeros(self.num_clients, dtype=np.int64),  # L_i; 0: never selected
             "draws": np.zeros(self.num_clients, dtype=np.int64),  # how often client i was selected
             "sums": np.zeros(2 * self._settings.window),  # the sum of U in each of the last 2W rounds
             "rounds": np.array(0),  # the number of rounds in which clients were selected
@@ -153,7 +155,7 @@ class OortSelector(PlainMeanSelector):
             durations[clients[known]] = seconds[known]
         last_rounds, draws = self._array("last_rounds").copy(), self._array("draws").copy()
         rounds, sums = int(self._array("rounds")) + 1, self._array("sums").copy()
-        last_rounds[clients] = rounds
+        last_rounds[selection.clients] = rounds  # a failed exploration is an exploration, too
         draws[selection.clients] += 1
         sums[rounds % sums.size] = np.nansum(utilities[clients])
         return {
@@ -204,8 +206,8 @@ class OortSelector(PlainMeanSelector):
         """
         draws = available.of(self._array("draws"))
         kept = draws < (self._settings.most_draws or np.inf)
-        replied = available.of(self._array("last_rounds")) > 0
-        return np.flatnonzero(replied & kept), np.flatnonzero(~replied & kept)
+        explored = available.of(self._array("last_rounds")) > 0
+        return np.flatnonzero(explored & kept), np.flatnonzero(~explored & kept)
 
     def _exploited(self, explored: Ints, fresh: Ints, k: int | None = None) -> int:
         """Return how many of the explored clients are selected: (1 - ε)K, or more if few are unexplored."""

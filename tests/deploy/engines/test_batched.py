@@ -207,6 +207,22 @@ def test_the_command(tmp_path: Path) -> None:
     assert "there is nothing left to train" in again.output
 
 
+def test_a_simulation_in_which_nobody_replies_in_time_has_failed(tmp_path: Path) -> None:
+    command = ["simulate", "--engine", "batched"]
+    late = ["--set", "response-times=median=10,sigma=0,jitter=0", "--set", "round-deadline=5"]
+    size = ["--clients", "4", "--per-round", "2", "--rounds", "3", "--selector", "md"]
+    result = CliRunner().invoke(cli, [*command, *size, *late, "--out", str(tmp_path / "run")])
+    reason = (
+        "UnchangedModelError: no round changed the model: all {} were skipped. The commonest reason, in {}: "
+        "no reply by the deadline"
+    )
+    assert result.exit_code == 1
+    assert f"md failed: {reason.format(3, 3)}" in " ".join(result.output.split())
+    again = CliRunner().invoke(cli, [*command, "--resume", str(tmp_path / "run"), "--rounds", "4"])
+    assert again.exit_code == 1
+    assert f"md failed: {reason.format(4, 4)}" in " ".join(again.output.split())
+
+
 # Clients that come and go.
 
 

@@ -119,7 +119,7 @@ def test_below_the_quorum_a_round_is_skipped_with_the_reason() -> None:
         client("third")(message) if message.metadata.message_type == STATUS else None
     )
     w, records, _ = run(grid, rounds=2, faults=Faults(quorum=2), deadlines=Deadlines(round=0.05))
-    assert w.size == 0  # no round brought a new model
+    assert w.tolist() == [0, 0]  # the initial model
     for record in records:
         assert record.skipped == "1 usable of 3 replies: fewer than the quorum of 2"
         assert not record.weights.any()

@@ -310,6 +310,18 @@ def test_three_liars_of_twenty_cost_a_few_points(
     assert sum(each.quarantined_honest for each in honest) <= 1
 
 
+def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In FLICS, a quarantined liar's group does not make up for the rounds of its quarantine."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setitem(liars.SELECTORS, "flics", {"groups": np.arange(20)})
+    strict = liars.Defence(guard=GuardSettings(level="strict"))
+    honest, lying = (
+        liars.play("flics", "dirichlet:0.5", liars.ATTACKS[attack], strict, 1, 60)
+        for attack in ("honest", "all, size x 3")
+    )
+    assert lying.accuracy > honest.accuracy - 8
+
+
 # Honest clients that differ by orders of magnitude.
 
 

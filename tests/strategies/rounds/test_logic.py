@@ -289,6 +289,23 @@ def test_quarantined_clients_are_not_selectable() -> None:
     assert set(choose(rounds, 2, np.array([0, 2, 4])).clients) == {0, 4}
 
 
+def test_quarantines_end_early_as_far_as_the_quorum_needs() -> None:
+    """Those that end first; then the guard judges replies, but counts no offence."""
+    for quorum, back in ((1, [0, 1]), (2, [0, 1]), (3, [0, 1, 2])):
+        rounds = logic(m=4, k=2, guard={"strikes": 1, "memory": 1, "quarantine": 4}, quorum=quorum)
+        assert rounds.guard is not None
+        for number, clients in ((1, [0, 1]), (2, [2]), (3, [3])):
+            garbage = dict.fromkeys(range(len(clients)), "garbage")
+            missing = [nan] * len(clients)
+            rounds.guard.judge(number, clients, missing, missing, missing, garbage)
+        opened = rounds.open(4)
+        assert opened.released.tolist() == back
+        assert opened.selectable(rounds.selector.registered).tolist() == back
+        assert opened.quarantined.tolist() == sorted({0, 1, 2, 3} - set(back))
+        rounds.guard.judge(4, [0], [nan], [nan], [nan], {0: "garbage"})
+        assert rounds.end_of_quarantine(4, 0) == 6
+
+
 def test_the_clients_that_are_not_selectable_are_in_the_record() -> None:
     """Quarantined, unavailable and removed clients."""
     rounds = logic(m=6, k=2, guard={"strikes": 1, "memory": 1})

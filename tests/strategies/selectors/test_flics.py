@@ -578,3 +578,72 @@ def test_quotas_are_biased_only_where_groups_are_scarce():
         off = 0.5 - np.mean(estimates)
         assert off > 5 * error + 0.1 if scarce else abs(off) <= 5 * error + 1e-12
     assert selector.unbiased == "none"
+
+
+def weight_of_the_last_three(lone_groups: str, since: int, rounds: int = 60) -> tuple[float, float]:
+    """Three of twenty clients, each a group of its own, stay away before round `since`.
+
+    Return their share of all weights, and the largest weight of an update.
+    """
+    groups = [0, 1] * 8 + [0, 2, 3, 4]
+    selector = flics(groups, clients_per_round=5, seed=1, lone_groups=lone_groups)
+    total = np.zeros(20)
+    largest = 0.0
+    for number in range(1, rounds + 1):
+        selection = selector.select(number, available=np.arange(20 if number >= since else 17))
+        total[selection.clients] += selection.weights
+        largest = max(largest, selection.weights.max(initial=0))
+        selector.update(number, selection, feedback(np.ones(selection.clients.size)))
+    return float(total[17:].sum() / total.sum()), largest
+
+
+@pytest.mark.parametrize("since", [10, 31, 50])
+def test_a_client_that_is_a_group_of_its_own_does_not_make_up_for_missed_rounds(since: int):
+    """Their share of the data is .15. The paper's form gives them .35 if they come in round 50 of 60."""
+    present = (61 - since) / 60
+    share, largest = weight_of_the_last_three("clients", since)
+    assert share <= 0.15 * present + 0.02
+    assert largest <= 0.4
+    share, largest = weight_of_the_last_three("groups", since)
+    assert share >= 0.15
+    assert largest >= 0.5
+
+
+def test_a_declared_share_and_a_client_that_is_always_there_change_nothing():
+    assert weight_of_the_last_three("clients", 1) == weight_of_the_last_three("groups", 1)
+    one, other = (
+        flics([0, 0, 1], clients_per_round=2, group_shares="2/1", lone_groups=each)
+        for each in ("clients", "groups")
+    )
+    for number in range(1, 30):
+        here = np.arange(3 if number % 5 == 0 else 2)
+        for selector in (one, other):
+            selection = selector.select(number, available=here)
+            selector.update(number, selection, feedback(np.ones(selection.clients.size)))
+    assert np.array_equal(one.select(30).weights, other.select(30).weights)
+
+
+def test_clients_that_are_groups_of_their_own_get_their_share_of_the_rounds_in_which_they_are_there():
+    """Over 4,000 rounds, in proportion to size x availability; the weights of a round sum to 1 on average."""
+    chance, sizes = np.array([1.0, 1.0, 0.5, 0.2, 0.8]), np.array([3.0, 1.0, 2.0, 1.0, 3.0])
+    selector = flics(list(range(5)), clients_per_round=2, client_sizes=sizes)
+    rng, total, rounds = np.random.default_rng(3), np.zeros(5), 4000
+    for number in range(1, rounds + 1):
+        here = np.flatnonzero(rng.random(5) < chance)
+        selection = selector.select(number, available=here)
+        total[selection.clients] += selection.weights
+        selector.update(number, selection, feedback(np.ones(selection.clients.size)))
+    target = sizes * chance / (sizes * chance).sum()
+    np.testing.assert_allclose(total / rounds, target, atol=0.02)
+    np.testing.assert_allclose(selector.target_shares(), target, atol=0.02)
+
+
+def test_a_checkpoint_from_before_presence_was_counted_is_loaded():
+    selector = flics([0, 0, 1], clients_per_round=2)
+    selection = selector.select(1)
+    selector.update(1, selection, feedback(np.ones(selection.clients.size)))
+    state = selector.state_dict()
+    del state["present"]
+    again = flics([0, 0, 1], clients_per_round=2)
+    again.load_state_dict(state)
+    assert np.array_equal(again.select(2).weights, selector.select(2).weights)

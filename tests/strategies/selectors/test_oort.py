@@ -134,3 +134,15 @@ def test_a_client_without_a_loss_and_odd_durations_stop_nothing():
     p = selector.probabilities
     assert np.isfinite(p).all()
     assert p.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_client_that_always_fails_is_selected_no_more_often_than_others(seed: int):
+    """A failed exploration is an exploration, so the client is not explored again in each round."""
+    selector, draws = create("oort", 6, clients_per_round=2, seed=seed), np.zeros(6)
+    for round in range(1, 121):
+        selection = selector.select(round)
+        draws[selection.clients] += 1
+        responded = selection.clients != 0
+        selector.update(round, selection, feedback(np.ones(2), losses=np.ones(2), responded=responded))
+    assert 0 < draws[0] <= 1.3 * draws[1:].mean()
