@@ -288,18 +288,19 @@ class App:
 
     def send_all(self, sizes: dict[Node, int], round: int | str | None = None) -> list[str]:
         """Send each node a message with so many bytes, at a time, and return the messages' ids."""
+        contents = {
+            node: RecordDict({"arrays": ArrayRecord([random_bytes(size)])}) for node, size in sizes.items()
+        }
+        return self.push(contents, round)
+
+    def push(self, contents: dict[Node, RecordDict], round: int | str | None = None) -> list[str]:
+        """Send each node a message with this content, at a time, and return the messages' ids."""
         TaskIdentity.task_id, TaskIdentity.run_id = self.run.primary_task_id or 0, self.run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         group = "" if round is None else str(round)
         messages = [
-            Message(
-                RecordDict({"arrays": ArrayRecord([random_bytes(size)])}),
-                node.number,
-                "train",
-                ttl=300,
-                group_id=group,
-            )
-            for node, size in sizes.items()
+            Message(content, node.number, "train", ttl=300, group_id=group)
+            for node, content in contents.items()
         ]
         return list(self.grid.push_messages(messages))
 

@@ -260,9 +260,10 @@ class FrontDoor:
                 "PushMessages": self._replies.largest_request,
             }.get(method, SMALL_BODY)
             if len(body) > limit:
-                raise RequestRefused(
-                    f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED"
-                )
+                reason = f"{len(body)} bytes, and at most {limit} are allowed"
+                if method == "PushMessages":  # the body, which names the message, is not parsed
+                    self._replies.refuse_last(node, f"the list of its objects has {reason}")
+                raise RequestRefused(reason, "PERMISSION_DENIED")
             handler = continuation(call)
             try:
                 request = handler.request_deserializer(body)
