@@ -220,10 +220,10 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     request = node.announce(reply)
     request.message_object_trees[0].children.extend([ObjectTree(object_id="0" * 64)] * 2000)
     refused(node, "PushMessages", request, "too many objects")
+    node.answer(later)
     request.message_object_trees[0].children.extend([ObjectTree()] * 2_000_000)  # a megabyte of them, parsed
     refused(node, "PushMessages", request, "at most")
     foreign = PushObjectRequest(node=node.id, run_id=app.run.run_id, object_id="0" * 64, session_id="x")
-    node.answer(later)
     refused(node, "PushObject", foreign, "no reply of this node")
     assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
 
