@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from dataclasses import replace
@@ -16,6 +15,7 @@ from deploy.device.device_folder import PAUSE_FILE, Device, Settings, default_fo
 from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.systemd_unit import install, unit
+from deploy.json_text import parse_json
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
 
@@ -306,7 +306,7 @@ def _app(settings: Settings) -> str:
 def _last_status(path: Path) -> dict[str, str] | None:
     """Return the last status that the supervisor wrote; None if there is none or the supervisor has died."""
     try:
-        status: dict[str, str] = json.loads(path.read_text())
+        status: dict[str, str] = parse_json(path.read_text())
         if status["state"] != "off":
             # After a power failure, for example, another process may have the supervisor's process id.
             command = Path(f"/proc/{status['pid']}/cmdline").read_bytes()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from deploy.device import log_file
 from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
+from deploy.json_text import parse_json
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
 
@@ -56,7 +57,7 @@ class DeviceSupervisor(Supervisor):
 
     def __init__(self, folder: Path, command: list[str] | None = None) -> None:
         super().__init__()
-        settings = json.loads((folder / SETTINGS).read_text())
+        settings = parse_json((folder / SETTINGS).read_text())
         self.folder = folder
         self.name: str = settings["name"]
         self.server: str = settings["server"]

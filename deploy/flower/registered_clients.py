@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from deploy.json_text import parse_json
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Registry:
         found = {}
         for file in sorted(self._clients.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
-                found[file.stem] = str(json.loads(file.read_text())["node-id"])
+                found[file.stem] = str(parse_json(file.read_text())["node-id"])
         return found
 
     def record(self, name: str, node: str, public_key: str) -> None:
@@ -99,7 +100,7 @@ class Registry:
         failed = {}
         for file in sorted(self._clients.glob("*.json")):
             try:
-                client = json.loads(file.read_text())
+                client = parse_json(file.read_text())
                 node = register(file.stem, str(client["public-key"]))
                 if node != str(client["node-id"]):
                     with replacing(file) as opened:
@@ -155,7 +156,7 @@ class Registry:
         so that a device that missed the answer can repeat its request.
         """
         try:
-            invitation = json.loads(self._file(token).read_text())
+            invitation = parse_json(self._file(token).read_text())
             until = invitation["expires"] if invitation["key"] is None else invitation["used"] + DAY
             return bool(time.time() <= until)
         except (OSError, ValueError, TypeError, KeyError):  # the file is missing or damaged
@@ -185,7 +186,7 @@ class Registry:
         file = self._file(token)
         with self._alone():
             try:
-                invitation = json.loads(file.read_text())
+                invitation = parse_json(file.read_text())
             except FileNotFoundError:
                 raise RegistrationRefused("the invitation was withdrawn, or is another server's") from None
             name = str(invitation["name"])
@@ -226,7 +227,7 @@ class Registry:
         found = []
         for file in sorted(self._invitations.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
-                content = json.loads(file.read_text())
+                content = parse_json(file.read_text())
                 if isinstance(content["name"], str) and isinstance(content["expires"], int | float):
                     found.append((file, {"key": None, **content}))
         return found

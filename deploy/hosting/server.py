@@ -21,6 +21,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registered_clients import DAY, Registry
 from deploy.flower.submission import bundle_hash
+from deploy.json_text import parse_json
 from deploy.page.secret_link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
@@ -120,7 +121,7 @@ class Server:
             If the folder holds no settings of a server, or they cannot be read.
         """
         try:
-            saved = json.loads((folder / FILE).read_text())
+            saved = parse_json((folder / FILE).read_text())
             return cls(folder, **{**saved, "hosts": tuple(saved["hosts"])})
         except FileNotFoundError:
             raise ServerError(
@@ -404,7 +405,7 @@ class Server:
         return self.folder / REVOKED
 
     def _revoked(self) -> set[str]:
-        return set(json.loads(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
+        return set(parse_json(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
 
     def _write_revoked(self, names: set[str]) -> None:
         with replacing(self.revoked_file) as file:

@@ -167,6 +167,7 @@ class Node:
     def __init__(self, superlink: SuperLink, key: ec.EllipticCurvePrivateKey, number: int) -> None:
         self.superlink, self.key, self.number = superlink, key, number
         self.public = public_key_to_bytes(key.public_key())
+        self.address = superlink.address
         self._channel: grpc.Channel | None = None
 
     @property
@@ -186,7 +187,7 @@ class Node:
     def connect(self, **options: Any) -> FleetStub:
         credentials = grpc.ssl_channel_credentials(self.superlink.authority.read_bytes())
         self._channel = grpc.secure_channel(
-            self.superlink.address,
+            self.address,
             credentials,
             [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)],
             **options,

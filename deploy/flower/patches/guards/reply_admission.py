@@ -11,6 +11,7 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.guards import object_trees
 from deploy.flower.patches.guards.reply_size import (
     FACTOR,
@@ -23,7 +24,7 @@ from deploy.flower.patches.guards.reply_size import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow more
 TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
@@ -38,7 +39,7 @@ _CONSTANTS = "flwr.common.constant"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
 _ASKED = (
-    "SELECT reply_to_message_id AS asked FROM message_res JOIN object_push_session_roots "
+    "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
     "ON message_id = root_object_id WHERE session_id = :id"
 )
 _TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes INTEGER, objects INTEGER)"
@@ -59,14 +60,28 @@ USED = (
     *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
     "flwr.app.message:make_message",
     *object_trees.USED,
+    *upload_progress.USED_BY_SUPERLINK,
 )
 
 
 class _Session:
-    """The session in which a node pushes the objects of its reply. `spent` is the number of bytes so far."""
+    """The session in which a node pushes the objects of its reply.
 
-    def __init__(self, name: str, spent: int = 0) -> None:
-        self.name, self.spent = name, spent
+    Parameters
+    ----------
+    name : str
+        The session's id.
+    run : int
+        The run's id.
+    asked : str
+        The id of the message to which the node replies; "" if it is not known.
+    began : int
+        The bytes of models that the node had sent when the session began.
+    """
+
+    def __init__(self, name: str, run: int, asked: str, began: int) -> None:
+        self.name, self.run, self.asked, self.began = name, run, asked, began
+        self.spent = 0  # the bytes of objects in the session
 
 
 class ReplyAdmission:
@@ -85,9 +100,17 @@ class ReplyAdmission:
         Returns the SuperLink's state.
     refused : Callable[[str, str], Exception]
         Makes the exception for a refused request, from the reason and the name of a gRPC status.
+    arrived : Callable[[int], int]
+        Returns how many bytes of models a node has sent since this program's start.
     """
 
-    def __init__(self, state_factory: Any, refused: Callable[[str, str], Exception]) -> None:
+    def __init__(
+        self,
+        state_factory: Any,
+        refused: Callable[[str, str], Exception],
+        arrived: Callable[[int], int],
+    ) -> None:
+        self._arrived = arrived
         self._state_factory = state_factory
         self._refused = refused
         self._lock = threading.Lock()
@@ -97,6 +120,7 @@ class ReplyAdmission:
         self._sessions: dict[int, _Session] = {}  # node -> its latest session
         self._delivered: OrderedDict[str, int] = OrderedDict()  # message -> the node that received it
         self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
+        upload_progress.answer(self.received)
         object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
 
     @property
@@ -144,14 +168,28 @@ class ReplyAdmission:
         missing = set(response.objects_to_push)
         tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
         present = {each.object_id for each in tree} - missing
-        session = _Session(response.session_id)
+        metadata = request.messages_list[0].metadata
+        session = _Session(
+            response.session_id, metadata.run_id, metadata.reply_to_message_id, self._arrived(node)
+        )
         with self._lock:
             self._sessions[node] = session
         # Objects that are already stored count too, although the node need not send them.
         if present and missing:
-            self._spend(
-                session, request.messages_list[0].metadata.run_id, sum(self._stored(present).values())
-            )
+            self._spend(session, metadata.run_id, sum(self._stored(present).values()))
+
+    def received(self, run: int, message_ids: Collection[str]) -> dict[str, int]:
+        """Return how many bytes have arrived of replies to these messages of a run.
+
+        Only replies that have begun to arrive are in the dictionary. Their keys are the messages.
+        """
+        with self._lock:
+            sessions = list(self._sessions.items())
+        return {
+            each.asked: max(each.spent, self._arrived(node) - each.began)
+            for node, each in sessions
+            if each.run == run and each.asked in message_ids
+        }
 
     def _check_reply(self, request: Any, node: int) -> None:
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
@@ -196,11 +234,18 @@ class ReplyAdmission:
         with self._lock:
             # After a restart of the SuperLink, the first session that the node names counts as its session;
             # the database knows whether this session exists.
-            session = self._sessions.setdefault(node, _Session(request.session_id))
+            session = self._sessions.get(node) or self._found(request, node)
         if request.session_id not in ("", session.name):  # SuperNodes of earlier versions send ""
             raise self._no("the object belongs to no reply of this node")
         request.session_id = session.name
         self._spend(session, request.run_id, len(request.object_content))
+
+    def _found(self, request: Any, node: int) -> _Session:
+        """Note the session that a node names after a restart of the SuperLink."""
+        rows = self._state_factory.state().query(_ASKED, {"id": request.session_id})
+        asked, run = (rows[0]["asked"], rows[0]["run_id"] % 2**64) if rows else ("", 0)
+        found = self._sessions[node] = _Session(request.session_id, run, asked, self._arrived(node))
+        return found
 
     def _check_confirmation(self, request: Any, node: int) -> None:
         """Refuse the confirmation of another node's message: the SuperLink would delete the message."""

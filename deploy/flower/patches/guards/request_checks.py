@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.guards import enrolment_requests, reply_admission
@@ -47,9 +47,10 @@ CALLS_PER_NODE = 8
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
 # wait loses its oldest request.
 WAITING_CALLS = 800
-# s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
-# and an answer is small.
+# s that a thread waits for a node before the request is cancelled; longer while the node sends at least
+# `SLOWEST` bytes of models per second. A body is at most one chunk of an array, and an answer is small.
 WAITING_SECONDS = 120.0
+SLOWEST = 8192  # bytes per second
 CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
 INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
@@ -143,6 +144,16 @@ class RequestRefused(Exception):  # noqa: N818
         self.answer = answer or reason
 
 
+class _Waiting(NamedTuple):
+    """A request in which a thread waits for a node."""
+
+    since: float
+    """time.monotonic(), s."""
+    node: int
+    arrived: int
+    """The bytes of models that the node had sent at this time (`Gate.arrived`)."""
+
+
 class FrontDoor:
     """A gRPC interceptor of the Fleet API that admits only requests of registered nodes.
 
@@ -168,7 +179,7 @@ class FrontDoor:
         self._state_factory = state_factory
         self._submit = submit
         self._gate = gate
-        self._replies = ReplyAdmission(state_factory, RequestRefused)
+        self._replies = ReplyAdmission(state_factory, RequestRefused, gate.arrived)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
         self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
         self._largest_object = largest_object
@@ -176,8 +187,8 @@ class FrontDoor:
         self._lock = threading.Lock()
         # The requests under way, by context: when each began, and its node.
         self._calls: dict[Any, tuple[float, int]] = {}
-        # The requests in which a thread waits for the node, by context: since when, and the node.
-        self._waiting: dict[Any, tuple[float, int]] = {}
+        # The requests in which a thread waits for the node, by context
+        self._waiting: dict[Any, _Waiting] = {}
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
@@ -244,7 +255,12 @@ class FrontDoor:
     def _cancel_late(self) -> None:
         now = time.monotonic()
         with self._lock:
-            late = [each for each, (since, _) in self._waiting.items() if now - since > WAITING_SECONDS]
+            late = [
+                context
+                for context, each in self._waiting.items()
+                if now - each.since > WAITING_SECONDS
+                and self._gate.arrived(each.node) - each.arrived < SLOWEST * (now - each.since)
+            ]
             late += [each for each, (began, _) in self._calls.items() if now - began > CALL_SECONDS]
         for context in late:
             context.cancel()
@@ -363,11 +379,11 @@ class FrontDoor:
         """Count a request as one in which this thread waits for the node."""
         oldest = None
         with self._lock:
-            self._waiting[context] = time.monotonic(), node
+            self._waiting[context] = _Waiting(time.monotonic(), node, self._gate.arrived(node))
             if len(self._waiting) > WAITING_CALLS:
                 # Not the oldest request of all, which may belong to an honest node with a slow uplink
-                most = Counter(each for _, each in self._waiting.values()).most_common(1)[0][0]
-                oldest = next(each for each, (_, owner) in self._waiting.items() if owner == most)
+                most = Counter(each.node for each in self._waiting.values()).most_common(1)[0][0]
+                oldest = next(context for context, each in self._waiting.items() if each.node == most)
                 del self._waiting[oldest]
         if oldest is not None:
             oldest.cancel()

@@ -238,7 +238,9 @@ def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPa
             return []
 
     monkeypatch.setattr(importlib.import_module(reply_admission._LINK_STATE), "SqlLinkState", State)
-    limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda *reason: ValueError(*reason))
+    limits = reply_admission.ReplyAdmission(
+        SimpleNamespace(state=State), lambda *reason: ValueError(*reason), lambda _: 0
+    )
     for run in range(1000):
         push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")
         limits.check("PushObject", push, 7)
