@@ -9,7 +9,7 @@ from typing import Any
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
-    `strategies.json_text` has the same function. It cannot be used here, because programs on a device must not
+    `strategies.json_text` has the same function. It is not used here, because programs on a device must not
     import `strategies`, which takes much memory.
 
     Raises

@@ -237,11 +237,20 @@ def join(
             "this client has no data yet: use --data FILE.npz, or --partition I/N for the task's own data",
             err=True,
         )
-    if invitation is None and not (device.folder / ADMITTED).exists():
-        _introduce(device, settings)
+    if invitation is None:
+        if not (device.folder / ADMITTED).exists():
+            _introduce(device, settings)
+        elif server is not None:
+            known = f"registered with {settings.server} as {settings.name} already"
+            typer.echo(f"this device is {known}; it keeps its key")
     if systemd:
         _write_unit(text)
         return
+    # Under systemd, which would restart this process at once, the supervisor waits for a better certificate.
+    if "INVOCATION_ID" not in os.environ:
+        problem = unreachable(settings.server, device.authority) or ""
+        if problem.startswith(REFUSED):
+            _fail(f"server = {settings.server}: {problem}")
     os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set the niceness already
     # The supervisor replaces this process, because the imports of this process would waste memory.
     os.execve(command[0], command, device.environment(settings))

@@ -263,6 +263,8 @@ class Device:
         _check_authority(authority, ca)
         if not (self.folder / KEY).exists():
             self.renew_key()
+        elif not self.has_joined or settings != self.settings() or self.authority.read_text() != authority:
+            (self.folder / ADMITTED).unlink(missing_ok=True)  # another server, or another name there
         (self.folder / CA).write_text(authority)
         self._save(settings)
         return settings

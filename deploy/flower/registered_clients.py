@@ -63,6 +63,30 @@ class Registry:
                 found[file.stem] = str(parse_json(file.read_text())["node-id"])
         return found
 
+    def node_of(self, name: str, public_key: str) -> str | None:
+        """Return the node id of a client that is registered with this key; None if there is none."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
+            client = parse_json(self.client(name).read_text())
+            if str(client["public-key"]).split()[:2] == public_key.split()[:2]:
+                return str(client["node-id"])
+        return None
+
+    def damaged(self) -> dict[Path, str]:
+        """Return why files of clients and invitations cannot be used, by file. Other methods ignore them."""
+        found = {}
+        for folder, fields in (
+            (self._clients, {"node-id", "public-key"}),
+            (self._invitations, {"name", "expires"}),
+        ):
+            for file in sorted(folder.glob("*.json")):
+                try:
+                    content = parse_json(file.read_text())
+                    if not isinstance(content, dict) or not fields <= content.keys():
+                        raise ValueError(f"must hold an object with {' and '.join(sorted(fields))}")
+                except (OSError, ValueError) as error:
+                    found[file] = str(error)
+        return found
+
     def record(self, name: str, node: str, public_key: str) -> None:
         """Write the file of a registered client.
 

@@ -25,7 +25,7 @@ from deploy.json_text import parse_json
 from deploy.page.secret_link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
-from deploy.tls.probe import serves
+from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -253,9 +253,12 @@ class Server:
         Raises
         ------
         ServerError
-            If the SuperLink does not run.
+            If the SuperLink does not run, or its certificate is refused, for example because it has expired.
         """
-        if not serves(self.control_port, self.authority):
+        problem = unreachable(f"{certificates.LOOPBACK[1]}:{self.control_port}", self.authority, 1.0)
+        if problem and problem.startswith(REFUSED):
+            raise ServerError(f"the server on port {self.control_port} of this machine: {problem}")
+        if problem:
             raise ServerError(
                 f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
             )
@@ -288,6 +291,8 @@ class Server:
     def register(self, name: str, public_key: str) -> str:
         """Register a public key under the name of a client, and return the client's node id.
 
+        If the client is registered with this key already, nothing changes.
+
         Parameters
         ----------
         name : str
@@ -302,6 +307,8 @@ class Server:
         ValueError
             If the name is invalid.
         """
+        if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
+            return node
         self._check_free(name)
         try:
             serialization.load_ssh_public_key(public_key.encode())

@@ -21,6 +21,7 @@ from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.flower.commands import WRONG_CLOCK
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.guards import enrolment_requests, reply_admission
 from deploy.flower.patches.guards.connection_gate import Gate
@@ -328,7 +329,10 @@ class FrontDoor:
         if not signed:
             raise RequestRefused("Invalid signature")
         if not auth.MIN_TIMESTAMP_DIFF < age < auth.MAX_TIMESTAMP_DIFF:
-            raise RequestRefused("Invalid timestamp")
+            where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
+            early, late = -auth.MIN_TIMESTAMP_DIFF, auth.MAX_TIMESTAMP_DIFF
+            answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
+            raise RequestRefused("Invalid timestamp", answer=answer)
         return key, node
 
     @contextmanager
