@@ -102,7 +102,7 @@ def properties_of(limits: Mapping[str, object]) -> dict[str, Any] | None:
         else:
             try:
                 found[name] = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found[name] = value
     return found or None
 
@@ -186,7 +186,7 @@ def _termux(command: str) -> dict[str, object] | None:
     """Return the answer of a Termux command, None outside Termux."""
     try:
         answer = json.loads(_answer(command))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from strategies.checkpoint import replacing
+from strategies.json_text import parse_json
 from tasks.base import Metrics
 
 BEST = "best.safetensors"
@@ -45,7 +46,7 @@ class Models:
         if folder is not None and (folder / BEST).exists():
             try:
                 with safe_open(folder / BEST, "numpy") as file:
-                    about = json.loads(file.metadata()[ABOUT])
+                    about = parse_json(file.metadata()[ABOUT])
                 self._best = (about["test_accuracy"], -about["test_loss"])
                 self.best_round = about["round"]
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:

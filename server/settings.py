@@ -1,6 +1,5 @@
 """The settings of a run: read from Flower's run config, and checked before anything starts."""
 
-import json
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import tasks
 from strategies import Reporter, SelectionStrategy
+from strategies.json_text import parse_json
 from strategies.options import (
     LEVELS,
     Budgets,
@@ -93,8 +93,8 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
         if not (name and equals and value):
             raise ValueError(f"{of} = {text!r}: {part!r} must be of the form name=value")
         try:
-            parsed = json.loads(value.lower() if value in ("True", "False") else value)
-        except (RecursionError, ValueError):
+            parsed = parse_json(value.lower() if value in ("True", "False") else value)
+        except ValueError:
             parsed = value
         if not isinstance(parsed, SettingValue):
             raise ValueError(f"{of} = {text!r}: {part!r}: the value must be a number, true, false or text")
@@ -478,7 +478,7 @@ def _read_object(name: str, path: str) -> dict[str, Any]:
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{name} = {path!r}: must be a file")
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} = {path!r}: cannot be read: {error}") from error
     if not isinstance(found, dict):

@@ -6,12 +6,12 @@ read it. docs/simulation.md has the command that converts a pickle, on a machine
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from strategies.json_text import parse_json
 from strategies.numerics.arrays import Floats
 from strategies.numerics.streams import generator
 
@@ -82,8 +82,8 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     if (size := Path(path).stat().st_size) > LARGEST:
         raise ValueError(f"{path}: has {size} bytes: must have at most {LARGEST}")
     try:
-        content = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
+        content = parse_json(Path(path).read_bytes())
+    except ValueError as error:
         raise ValueError(f"{path}: must be a JSON file: {error}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path}: must be an object with an entry for each device, at least one")

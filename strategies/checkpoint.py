@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .json_text import parse_json
 from .results_file import ResultsFile, sync_folder
 
 if sys.platform != "win32":
@@ -358,7 +359,7 @@ def _read(file: Path) -> tuple[Checkpoint, dict[str, Any]]:
 def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
     """Return the JSON object under ``meta``; {} if there is none, as in a file of another program."""
     with suppress(ValueError, TypeError):
-        found = json.loads(_read_array(archive, "meta").tobytes())
+        found = parse_json(_read_array(archive, "meta").tobytes())
         if isinstance(found, dict):
             return found
     return {}

@@ -170,7 +170,7 @@ def _users(file: Path) -> Iterable[tuple[str, dict[str, list[Any]]]]:
     """Yield each user of a file with the user's checked lists x and y."""
     try:
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"data-dir: {file}: must be a JSON file: {error}") from error
     users = content.get("users") if isinstance(content, dict) else None
     data = content.get("user_data") if isinstance(content, dict) else None

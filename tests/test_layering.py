@@ -20,7 +20,7 @@ ROOMS = (
 )
 # Inside strategies/: a folder or module may import those of the rows above its own.
 STRATEGIES = (
-    ("numerics", "results_file"),
+    ("numerics", "results_file", "json_text"),
     ("selectors", "checkpoint"),
     ("options", "advice", "extensions"),
     ("clients",),

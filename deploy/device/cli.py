@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from dataclasses import replace
@@ -16,6 +15,7 @@ from deploy.device.device_folder import PAUSE_FILE, Device, Settings, default_fo
 from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.systemd_unit import install, unit
+from deploy.json_text import parse_json
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
 
@@ -237,11 +237,20 @@ def join(
             "this client has no data yet: use --data FILE.npz, or --partition I/N for the task's own data",
             err=True,
         )
-    if invitation is None and not (device.folder / ADMITTED).exists():
-        _introduce(device, settings)
+    if invitation is None:
+        if not (device.folder / ADMITTED).exists():
+            _introduce(device, settings)
+        elif server is not None:
+            known = f"registered with {settings.server} as {settings.name} already"
+            typer.echo(f"this device is {known}; it keeps its key")
     if systemd:
         _write_unit(text)
         return
+    # Under systemd, which would restart this process at once, the supervisor waits for a better certificate.
+    if "INVOCATION_ID" not in os.environ:
+        problem = unreachable(settings.server, device.authority) or ""
+        if problem.startswith(REFUSED):
+            _fail(f"server = {settings.server}: {problem}")
     os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set the niceness already
     # The supervisor replaces this process, because the imports of this process would waste memory.
     os.execve(command[0], command, device.environment(settings))
@@ -306,7 +315,7 @@ def _app(settings: Settings) -> str:
 def _last_status(path: Path) -> dict[str, str] | None:
     """Return the last status that the supervisor wrote; None if there is none or the supervisor has died."""
     try:
-        status: dict[str, str] = json.loads(path.read_text())
+        status: dict[str, str] = parse_json(path.read_text())
         if status["state"] != "off":
             # After a power failure, for example, another process may have the supervisor's process id.
             command = Path(f"/proc/{status['pid']}/cmdline").read_bytes()

@@ -21,6 +21,7 @@ from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
 from deploy.flower.config import write_config
 from deploy.flower.flwr_cli import flower_environment
+from deploy.json_text import parse_json
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
 from strategies.clients.printable import LONGEST_NAME
@@ -177,15 +178,24 @@ class Device:
         """
         path = self.folder / SETTINGS
         try:
-            return Settings(**json.loads(path.read_text()))
+            saved = parse_json(path.read_text())
+            if not isinstance(saved, dict):
+                raise ValueError("must hold a JSON object")
         except FileNotFoundError:
             raise ValueError(
                 f"state-dir = {self.folder}: no client has joined here; see cohort client join --help"
             ) from None
-        except (OSError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"{path}: cannot be read: {error}; join again with another --state-dir"
-            ) from error
+        except (OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        try:
+            return Settings(**saved)
+        except TypeError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ValueError:
+        return ValueError(
+            f"{self.folder / SETTINGS}: cannot be read: {error}; join again with another --state-dir"
+        )
 
     def accept(self, invitation: Path) -> Settings:
         """Join with an invitation, delete the invitation's file, and return the settings.
@@ -253,6 +263,8 @@ class Device:
         _check_authority(authority, ca)
         if not (self.folder / KEY).exists():
             self.renew_key()
+        elif not self.has_joined or settings != self.settings() or self.authority.read_text() != authority:
+            (self.folder / ADMITTED).unlink(missing_ok=True)  # another server, or another name there
         (self.folder / CA).write_text(authority)
         self._save(settings)
         return settings

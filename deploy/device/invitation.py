@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
+from deploy.json_text import parse_json
 from deploy.tls import certificates
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Invitation:
             If the file is missing, or if it is not an invitation of this version.
         """
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(path.read_text())
             version = content.pop("cohort-invitation")
             if version != VERSION or content.keys() != {each.name for each in fields(cls)}:
                 raise ValueError("written by another version of cohort")
@@ -71,7 +72,7 @@ class Invitation:
             raise ValueError(
                 f"invitation = {path}: there is no such file; joining deletes an invitation, so it works once"
             ) from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"invitation = {path}: must be a file from `cohort server invite`: {error}"
             ) from error

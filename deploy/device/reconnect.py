@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from deploy.device import log_file
 from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
+from deploy.json_text import parse_json
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
 
@@ -56,7 +57,7 @@ class DeviceSupervisor(Supervisor):
 
     def __init__(self, folder: Path, command: list[str] | None = None) -> None:
         super().__init__()
-        settings = json.loads((folder / SETTINGS).read_text())
+        settings = parse_json((folder / SETTINGS).read_text())
         self.folder = folder
         self.name: str = settings["name"]
         self.server: str = settings["server"]
@@ -181,9 +182,11 @@ class DeviceSupervisor(Supervisor):
                 else f"not let in yet: the operator must register the key of {self.name}, or another device "
                 "has this key or name"
             )
+        elif found := re.search(rf"{commands.WRONG_CLOCK}.*behind", line):
+            self._reason = f"sent away by the server: {found[0].removeprefix('Invalid timestamp: ')}"
         # The supervisor reads no lines after it has asked the SuperNode to end, so this line means that the
         # server has ended the SuperNode.
-        elif "terminated gracefully" in line:
+        elif "terminated gracefully" in line and not self._reason:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 
     def _say_lost(self, reason: str) -> None:

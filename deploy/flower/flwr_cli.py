@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from deploy.flower.commands import LAUNCHER
 from deploy.flower.config import write_config
 from deploy.flower.fork_client import ForkServer, Gone, start_fork_server
+from deploy.json_text import parse_json
 from deploy.processes.groups import POLL_INTERVAL, wait_until
 from deploy.tls.certificates import write_private
 
@@ -172,7 +173,7 @@ class Flwr:
             said, complaint = (_content(file) for file in (output, errors))
         try:
             # `flwr supernode register` prints a sentence before the JSON.
-            answer: dict[str, Any] = json.loads(said[said.index("{") :])
+            answer: dict[str, Any] = parse_json(said[said.index("{") :])
         except ValueError:
             message = (complaint or said).strip()
             return {"success": False, "error-message": f"flwr {arguments[0]}: {message}"}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from deploy.json_text import parse_json
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -59,7 +60,31 @@ class Registry:
         found = {}
         for file in sorted(self._clients.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
-                found[file.stem] = str(json.loads(file.read_text())["node-id"])
+                found[file.stem] = str(parse_json(file.read_text())["node-id"])
+        return found
+
+    def node_of(self, name: str, public_key: str) -> str | None:
+        """Return the node id of a client that is registered with this key; None if there is none."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
+            client = parse_json(self.client(name).read_text())
+            if str(client["public-key"]).split()[:2] == public_key.split()[:2]:
+                return str(client["node-id"])
+        return None
+
+    def damaged(self) -> dict[Path, str]:
+        """Return why files of clients and invitations cannot be used, by file. Other methods ignore them."""
+        found = {}
+        for folder, fields in (
+            (self._clients, {"node-id", "public-key"}),
+            (self._invitations, {"name", "expires"}),
+        ):
+            for file in sorted(folder.glob("*.json")):
+                try:
+                    content = parse_json(file.read_text())
+                    if not isinstance(content, dict) or not fields <= content.keys():
+                        raise ValueError(f"must hold an object with {' and '.join(sorted(fields))}")
+                except (OSError, ValueError) as error:
+                    found[file] = str(error)
         return found
 
     def record(self, name: str, node: str, public_key: str) -> None:
@@ -99,7 +124,7 @@ class Registry:
         failed = {}
         for file in sorted(self._clients.glob("*.json")):
             try:
-                client = json.loads(file.read_text())
+                client = parse_json(file.read_text())
                 node = register(file.stem, str(client["public-key"]))
                 if node != str(client["node-id"]):
                     with replacing(file) as opened:
@@ -155,7 +180,7 @@ class Registry:
         so that a device that missed the answer can repeat its request.
         """
         try:
-            invitation = json.loads(self._file(token).read_text())
+            invitation = parse_json(self._file(token).read_text())
             until = invitation["expires"] if invitation["key"] is None else invitation["used"] + DAY
             return bool(time.time() <= until)
         except (OSError, ValueError, TypeError, KeyError):  # the file is missing or damaged
@@ -185,7 +210,7 @@ class Registry:
         file = self._file(token)
         with self._alone():
             try:
-                invitation = json.loads(file.read_text())
+                invitation = parse_json(file.read_text())
             except FileNotFoundError:
                 raise RegistrationRefused("the invitation was withdrawn, or is another server's") from None
             name = str(invitation["name"])
@@ -226,7 +251,7 @@ class Registry:
         found = []
         for file in sorted(self._invitations.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
-                content = json.loads(file.read_text())
+                content = parse_json(file.read_text())
                 if isinstance(content["name"], str) and isinstance(content["expires"], int | float):
                     found.append((file, {"key": None, **content}))
         return found

@@ -249,7 +249,9 @@ def revoke(
 ) -> None:
     """Remove client NAME: its key and its invitation are no longer accepted, its connection is closed."""
     with _exit_on_error():
-        _load(folder).revoke(name)
+        this = _load(folder)
+        _warn_of_damaged(this)
+        this.revoke(name)
     typer.echo(f"{name} is revoked")
 
 
@@ -262,6 +264,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """
     with _exit_on_error():
         this = _load(folder)
+        _warn_of_damaged(this)
         nodes = this.nodes()
         newest = next((run for run in reversed(read_runs(this.folder / "runs")) if run.trained), None)
     done = shares(newest) if newest else {}
@@ -296,6 +299,11 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
         _fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
+
+
+def _warn_of_damaged(this: Server) -> None:
+    for file, reason in this.registry.damaged().items():
+        typer.echo(f"{file}: is damaged and ignored ({reason}); delete it", err=True)
 
 
 @server.command("runs")

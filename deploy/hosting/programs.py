@@ -17,7 +17,7 @@ from deploy.processes.groups import tail, wait_until
 from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK
 from deploy.processes.supervisor import Supervisor
-from deploy.tls.probe import serves
+from deploy.tls.probe import REFUSED, unreachable
 
 if TYPE_CHECKING:
     import subprocess
@@ -179,14 +179,19 @@ class Programs:
             self._marked.watch(self._watchdog_log, self._environment)
             self._superlink.start()
 
+            problem = ""
+
             def over() -> bool:  # the control API is the last part of the SuperLink to start
-                return self._superlink.failures > 0 or serves(
-                    self._server.control_port, self._server.authority
-                )
+                nonlocal problem
+                address = f"{LOOPBACK}:{self._server.control_port}"
+                problem = unreachable(address, self._server.authority, 1.0) or ""
+                return self._superlink.failures > 0 or not problem or problem.startswith(REFUSED)
 
             if not wait_until(over, START_TIMEOUT) or self._superlink.failures:
                 log = self._superlink.log
                 raise ServerError(f"the SuperLink did not come up; the end of {log}:\n{tail(log)}")
+            if problem:
+                raise ServerError(f"the SuperLink cannot be used: {problem}")
             self._superexec.start()
         except BaseException:
             self.__exit__()

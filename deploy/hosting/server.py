@@ -21,10 +21,11 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registered_clients import DAY, Registry
 from deploy.flower.submission import bundle_hash
+from deploy.json_text import parse_json
 from deploy.page.secret_link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
-from deploy.tls.probe import serves
+from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Server:
             If the folder holds no settings of a server, or they cannot be read.
         """
         try:
-            saved = json.loads((folder / FILE).read_text())
+            saved = parse_json((folder / FILE).read_text())
             return cls(folder, **{**saved, "hosts": tuple(saved["hosts"])})
         except FileNotFoundError:
             raise ServerError(
@@ -252,9 +253,12 @@ class Server:
         Raises
         ------
         ServerError
-            If the SuperLink does not run.
+            If the SuperLink does not run, or its certificate is refused, for example because it has expired.
         """
-        if not serves(self.control_port, self.authority):
+        problem = unreachable(f"{certificates.LOOPBACK[1]}:{self.control_port}", self.authority, 1.0)
+        if problem and problem.startswith(REFUSED):
+            raise ServerError(f"the server on port {self.control_port} of this machine: {problem}")
+        if problem:
             raise ServerError(
                 f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
             )
@@ -287,6 +291,8 @@ class Server:
     def register(self, name: str, public_key: str) -> str:
         """Register a public key under the name of a client, and return the client's node id.
 
+        If the client is registered with this key already, nothing changes.
+
         Parameters
         ----------
         name : str
@@ -301,6 +307,8 @@ class Server:
         ValueError
             If the name is invalid.
         """
+        if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
+            return node
         self._check_free(name)
         try:
             serialization.load_ssh_public_key(public_key.encode())
@@ -404,7 +412,7 @@ class Server:
         return self.folder / REVOKED
 
     def _revoked(self) -> set[str]:
-        return set(json.loads(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
+        return set(parse_json(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
 
     def _write_revoked(self, names: set[str]) -> None:
         with replacing(self.revoked_file) as file:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from deploy.json_text import parse_json
 
 PATIENCE = 0.2  # s that a query waits for a lock
 LOG_PIECES, LOG_RUNS = (
@@ -152,5 +153,5 @@ def _time(text: Any) -> float:
 
 def _output_dir(config: Any) -> str:
     with contextlib.suppress(ValueError, TypeError, AttributeError):
-        return str(json.loads(config).get("output-dir", ""))
+        return str(parse_json(config).get("output-dir", ""))
     return ""

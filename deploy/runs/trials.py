@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import tasks
 from client.local_data import client_name
 from deploy.flower.config import ConfigValue, default_config
+from deploy.json_text import parse_json
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, parse_settings, read_client_settings
 from strategies.checkpoint import replacing
@@ -251,7 +252,7 @@ def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
 def planned_engine(folder: Path) -> str:
     """Return the engine that a plan names; "" if it names none. `read_plan` must have accepted the plan."""
     with (folder / PLAN).open("rb") as file:
-        return str(json.loads(file.read(LARGEST_PLAN)).get("engine", ""))
+        return str(parse_json(file.read(LARGEST_PLAN)).get("engine", ""))
 
 
 def read_plan(folder: Path) -> list[Trial]:
@@ -267,7 +268,7 @@ def read_plan(folder: Path) -> list[Trial]:
             text = file.read(LARGEST_PLAN + 1)
         if len(text) > LARGEST_PLAN:
             raise ValueError(f"is larger than {LARGEST_PLAN >> 20} MiB")
-        saved = json.loads(text)
+        saved = parse_json(text)
         if saved["version"] != PLAN_VERSION:
             raise ValueError(f"has version {saved['version']}, but this program reads version {PLAN_VERSION}")
         for name, config in saved["trials"].items():
@@ -283,8 +284,6 @@ def read_plan(folder: Path) -> list[Trial]:
         ]
     except FileNotFoundError:
         raise ValueError(f"{folder}: holds no {PLAN}, so there is no comparison to resume") from None
-    except RecursionError:
-        raise ValueError(f"{folder / PLAN}: cannot be used: too many levels of brackets") from None
     except KeyError as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error} is missing") from None
     except (AttributeError, TypeError):
@@ -322,7 +321,7 @@ def parse_setting(text: str) -> tuple[str, ConfigValue]:
     if not (key and equals):
         raise ValueError(f"set = {text!r}: must be of the form key=value")
     try:
-        parsed = json.loads(value)
+        parsed = parse_json(value)
     except ValueError:
         return key, value
     return key, parsed if isinstance(parsed, ConfigValue) else value

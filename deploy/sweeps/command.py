@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from deploy.json_text import parse_json
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.trial_statistics import number
 from deploy.sweeps.grid import PlannedTrial, Sweep, axes_of, planned_trials, read_sweep
@@ -179,7 +179,7 @@ def _finished(job: Job) -> dict[str, object] | None:
     from deploy.sweeps.trial_worker import RESULT
 
     try:
-        found = json.loads((Path(job.config["output-dir"]) / RESULT).read_bytes())
+        found = parse_json((Path(job.config["output-dir"]) / RESULT).read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("digest") == job.key else None

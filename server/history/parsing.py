@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from strategies.json_text import parse_json
 
 from .field_checks import checked
 
@@ -53,8 +54,8 @@ def parsed(path: Path, text: bytes) -> Line:
         If the text is not JSON, or the line is damaged (see `field_checks.checked`).
     """
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text)
+    except ValueError:
         raise ValueError("must be JSON") from None
     if isinstance(line, dict) and line.get("type") == "run":
         _check_version(path, line)

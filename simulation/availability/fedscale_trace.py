@@ -4,13 +4,13 @@ FedScale's file ``client_behave_trace`` is a pickle. Reading a pickle can run an
 read it. docs/simulation.md has the command that converts a pickle, on a machine where you trust the file.
 """
 
-import json
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from strategies.json_text import parse_json
 from strategies.numerics.arrays import Floats
 
 _PERIODS = 1000
@@ -46,7 +46,7 @@ def read_fedscale_trace(path: str | Path) -> Floats:
         what is allowed.
     """
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = parse_json(Path(path).read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: is not JSON ({error}): must be a JSON file") from error
     if not isinstance(content, dict) or not content:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, field
 from math import nan
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..json_text import parse_json
 from ..options import GROUPS, Overrides
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Removals:
             status = self._path.stat()
             version = (status.st_mtime_ns, status.st_size, status.st_ino)
             if version != self._read_at:
-                found = json.loads(self._path.read_text(encoding="utf-8"))
+                found = parse_json(self._path.read_text(encoding="utf-8"))
                 if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
                     raise ValueError('must be a list such as ["client-03"]')
                 self._identities, self._read_at = frozenset(found), version

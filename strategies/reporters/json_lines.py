@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import replacing
+from ..json_text import parse_json
 from .base import Reporter
 from .round_line import encoded, printable_line, round_line
 
@@ -82,8 +82,8 @@ class JSONLines(Reporter):
         found = []
         for text in self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else ():
             try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
+                line = parse_json(text)
+            except ValueError:
                 continue
             if isinstance(line, dict) and "type" in line and isinstance(line.get("round", 0), int):
                 found.append(line)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import replacing
+from ..json_text import parse_json
 
 
 def read_note(path: Path) -> dict[str, Any]:
     """Return the content of a note; an empty dict if there is no note, or none that can be read."""
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

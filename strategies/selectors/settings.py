@@ -5,7 +5,6 @@ A setting is a plain value, a schedule over rounds, or (`PerClient`) an array wi
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -15,6 +14,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from ..json_text import parse_json
 from ..numerics.arrays import Array
 from . import checks
 
@@ -55,7 +55,7 @@ class Schedule:
         pairs = value
         if isinstance(value, str):
             try:
-                pairs = [[json.loads(text) for text in part.split("@")[::-1]] for part in value.split("/")]
+                pairs = [[parse_json(text) for text in part.split("@")[::-1]] for part in value.split("/")]
             except ValueError:
                 pairs = None
         elif isinstance(value, cls):

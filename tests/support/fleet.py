@@ -167,6 +167,7 @@ class Node:
     def __init__(self, superlink: SuperLink, key: ec.EllipticCurvePrivateKey, number: int) -> None:
         self.superlink, self.key, self.number = superlink, key, number
         self.public = public_key_to_bytes(key.public_key())
+        self.address = superlink.address
         self._channel: grpc.Channel | None = None
 
     @property
@@ -186,7 +187,7 @@ class Node:
     def connect(self, **options: Any) -> FleetStub:
         credentials = grpc.ssl_channel_credentials(self.superlink.authority.read_bytes())
         self._channel = grpc.secure_channel(
-            self.superlink.address,
+            self.address,
             credentials,
             [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)],
             **options,
@@ -288,18 +289,19 @@ class App:
 
     def send_all(self, sizes: dict[Node, int], round: int | str | None = None) -> list[str]:
         """Send each node a message with so many bytes, at a time, and return the messages' ids."""
+        contents = {
+            node: RecordDict({"arrays": ArrayRecord([random_bytes(size)])}) for node, size in sizes.items()
+        }
+        return self.push(contents, round)
+
+    def push(self, contents: dict[Node, RecordDict], round: int | str | None = None) -> list[str]:
+        """Send each node a message with this content, at a time, and return the messages' ids."""
         TaskIdentity.task_id, TaskIdentity.run_id = self.run.primary_task_id or 0, self.run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         group = "" if round is None else str(round)
         messages = [
-            Message(
-                RecordDict({"arrays": ArrayRecord([random_bytes(size)])}),
-                node.number,
-                "train",
-                ttl=300,
-                group_id=group,
-            )
-            for node, size in sizes.items()
+            Message(content, node.number, "train", ttl=300, group_id=group)
+            for node, content in contents.items()
         ]
         return list(self.grid.push_messages(messages))
 

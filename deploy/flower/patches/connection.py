@@ -9,11 +9,12 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.commands import WRONG_CLOCK
 from deploy.flower.patches.presence import HELD, HOLD, PATIENT, PING, with_options
 from deploy.flower.patches.shared import FAILING, LOOK, like, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 LONGEST_RECONNECT = 2  # s, the longest pause between two attempts to reach the SuperLink
 OPTIONS = {
@@ -70,13 +71,28 @@ def patch() -> None:
     @wraps(make_stub)
     def stub(channel: Any) -> Any:
         made = make_stub(channel)
-        send = made.SendNodeHeartbeat
-        made.SendNodeHeartbeat = lambda request, timeout: send(
-            request, timeout=HOLD + timeout, metadata=(HELD,)
-        )
+        made.SendNodeHeartbeat = _held_if_connected(made.SendNodeHeartbeat)
         return made
 
     replace(_CONNECTION, FleetStub=stub, HeartbeatSender=_heartbeats(connection.HeartbeatSender))
+
+
+def _held_if_connected(send: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that sends a heartbeat, and lets the SuperLink hold it unless the last one failed.
+
+    So the SuperLink answers the first heartbeat of a new connection at once. Otherwise the SuperNode would say
+    for `HOLD` seconds that the connection is lost, while the SuperLink says that the node is online.
+    """
+    connected = True
+
+    def heartbeat(request: Any, timeout: float) -> Any:
+        nonlocal connected
+        asked, connected = (HELD,) if connected else (), False
+        answer = send(request, timeout=HOLD + timeout, metadata=asked)
+        connected = True
+        return answer
+
+    return heartbeat
 
 
 def patient(invoker: Any) -> Any:
@@ -91,6 +107,8 @@ def patient(invoker: Any) -> Any:
 
     def should_give_up(error: Any) -> bool:
         details = str(error.details() or "")
+        if WRONG_CLOCK in details:
+            getLogger("flwr").error("%s", details)
         if HIDDEN in details:
             failing.since = getattr(failing, "since", None) or time.monotonic()
             return bool(time.monotonic() - failing.since > FAILING)
@@ -108,7 +126,8 @@ def patient(invoker: Any) -> Any:
 def _heartbeats(sender: Any) -> Any:
     """Return a subclass of Flower's `HeartbeatSender` that always has a heartbeat under way.
 
-    If the SuperLink answers a heartbeat at once, the next one follows after a pause, as in stock Flower.
+    If the SuperLink answers two heartbeats in a row at once, the next one follows after a pause, as in stock
+    Flower.
     """
     constants = importlib.import_module("flwr.common.constant")
     pause = constants.HEARTBEAT_BASE_MULTIPLIER * (
@@ -120,6 +139,7 @@ def _heartbeats(sender: Any) -> Any:
             self._stop_event.set()  # Flower's `stop` would also wait until the held heartbeat is answered
 
         def _run(self) -> None:
+            held = True
             while not self._stop_event.is_set():
                 began = time.monotonic()
                 try:
@@ -129,7 +149,8 @@ def _heartbeats(sender: Any) -> Any:
                         return
                     getLogger("flwr").warning("A heartbeat failed: %s", error)
                 else:
-                    if time.monotonic() - began < LOOK:  # a stock SuperLink does not hold heartbeats
+                    before, held = held, time.monotonic() - began >= LOOK
+                    if not (held or before):  # a stock SuperLink does not hold heartbeats
                         self._stop_event.wait(pause)
 
     return HeldHeartbeats

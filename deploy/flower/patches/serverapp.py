@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.flower.commands import STOP_RUN
 from deploy.flower.patches import joined_objects
+from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.shared import (
     INFLATABLE,
     USED_BY_CHANNEL,
@@ -31,6 +32,7 @@ _RUNTIME = "flwr.superlink.runtime.run_serverapp"
 USED = (
     *(*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *joined_objects.USED, *USED_BY_CHANNEL),
     f"{_RUNTIME}:run_",
+    *upload_progress.USED_BY_SERVERAPP,
 )
 
 
@@ -38,7 +40,8 @@ def patch() -> None:
     """Apply all patches of this program except its guards.
 
     It sends its requests over a channel (`deploy.flower.channel`), soon requests missing parts of a message
-    again, but not for ever, and goes on while the SuperLink's database is locked.
+    again, but not for ever, goes on while the SuperLink's database is locked, and can ask how much of a reply
+    has arrived.
     """
     retry_after_500()
     channel = use_channel()
@@ -48,6 +51,7 @@ def patch() -> None:
     joined_objects.join_requests(
         importlib.import_module(_GRID), importlib.import_module(INFLATABLE), at_once=1
     )
+    upload_progress.ask()
 
 
 def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:

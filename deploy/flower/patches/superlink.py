@@ -49,6 +49,11 @@ MISSED_HEARTBEATS = 4
 A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
 to `shared.FAILING` s."""
 
+LONGEST_PART = 600
+"""A reply is given up if no further part has arrived completely for this many seconds.
+
+Stock Flower has 180 s. A part has up to 5 MB, and a SuperNode sends four parts at a time."""
+
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
@@ -71,6 +76,7 @@ USED = (
     f"{_LINK_STATE}:InMemoryLinkState.store_object",
     f"{_LINK_STATE}:SqlLinkState.get_task_by_token",
     f"{_CORE_STATE}:HEARTBEAT_PATIENCE",
+    f"{_CORE_STATE}:OBJECT_PUSH_SESSION_TTL_SECONDS",
     f"{_SUPERLINK_API}:acquire_task",
     f"{_SUPERLINK_API}:pull_messages",
     f"{_LINK_STATE}:SqlLinkState._cleanup_expired_task_tokens",
@@ -107,6 +113,7 @@ def patch() -> None:
     end_if_corrupt()
     sqlite_settings.patch()
     transactions.patch()
+    replace(_CORE_STATE, OBJECT_PUSH_SESSION_TTL_SECONDS=LONGEST_PART)
     objects.patch()
     messages.patch()
     nodes.patch()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
 from functools import wraps
 from logging import getLogger
@@ -16,6 +15,7 @@ from typing import Any
 
 from deploy.flower.commands import ACCEPTED_BUNDLE, REFUSED_BUNDLE, TRUST
 from deploy.flower.patches.shared import replace
+from deploy.json_text import parse_json
 
 _LOOP = "flwr.supernode.start_client_internal"
 _MESSAGE = "flwr.app"
@@ -91,7 +91,7 @@ def trusted_bundle(settings: Path) -> str:
     If the file has no valid entry, return a text that is no bundle's hash.
     """
     try:
-        trusted = json.loads(settings.read_text())["bundle"]
+        trusted = parse_json(settings.read_text())["bundle"]
         return trusted if isinstance(trusted, str) else "none"
     except (OSError, ValueError, KeyError, TypeError):
         return "none"

@@ -94,6 +94,7 @@ class Gate:
         self._told = self._failed = -TOLD
         self._slow_down = SlowDown()
         self._budgets = WeakValueDictionary[int, FrameBudget]()  # of the connected nodes
+        self._arrived = Counter[int]()  # node -> the bytes of models that it has sent, over all connections
         self._most = most_strangers()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +108,10 @@ class Gate:
         connection = self._connections.get(peer)
         if connection is not None and connection.node != node:
             self._loop.call_soon_threadsafe(self._admit, connection, node)
+
+    def arrived(self, node: int) -> int:
+        """Return how many bytes of models a node has sent since this program's start (`FrameCounter`)."""
+        return self._arrived[node]
 
     def refused(self, peer: str) -> None:
         """Note that a request of a peer was refused. `peer` is the name that `sender` returns."""
@@ -239,7 +244,7 @@ class Gate:
         back = self._keep(self._return(inside, outside, connection))
         try:
             check, frames = SettingsCheck(), FrameCounter()
-            received = 0
+            received = of_models = 0
             # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
                 received += len(data)
@@ -249,6 +254,9 @@ class Gate:
                     data = data[count:]
                     await self._slow_down.pause(connection.peer, connection.budget)
                 await self._loop.sock_sendall(inside, data)
+                if connection.node is not None:
+                    self._arrived[connection.node] += frames.of_models - of_models
+                    of_models = frames.of_models
                 if received > FROM_STRANGER:
                     await connection.admitted.wait()
                 await asyncio.sleep(0)  # let other connections have their turn

@@ -54,9 +54,17 @@ class FrameBudget:
 
 
 class FrameCounter:
-    """Counts the frames that arrive over one connection."""
+    """Counts the frames that arrive over one connection.
+
+    Attributes
+    ----------
+    of_models : int
+        The bytes that have arrived in, or together with, large frames of data.
+    """
 
     def __init__(self) -> None:
+        self.of_models = 0
+        self._large = False  # whether the current frame is a large frame of data
         self._skip = _PREFACE  # bytes until the next frame begins
         self._head = b""  # the beginning of the next frame's head, if these bytes have already passed
 
@@ -65,19 +73,24 @@ class FrameCounter:
         joined, before = self._head + data, len(self._head)
         at, end, left = self._skip, len(joined), budget.left
         count = 0
+        large = self._large
         while at + _HEAD <= end and count < left:
             length = int.from_bytes(joined[at : at + 3])
+            self._large = joined[at + 3] == _DATA and length >= LARGE
             if joined[at + 3] != _DATA:
                 count += 1 + length // LARGE
             elif length < LARGE:
                 count += 1
+            large |= self._large
             at += _HEAD + length
         budget.spend(count)
         if at + _HEAD <= end:  # a frame must wait
             if at < before:  # a part of its head has already passed
                 return 0
             self._skip, self._head = 0, b""
+            self.of_models += large * (at - before)
             return at - before
+        self.of_models += large * len(data)
         self._skip, self._head = max(0, at - end), joined[at:]
         return len(data)
 

@@ -42,6 +42,7 @@ USED = (
 
 _COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
 _SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"
+_CONTENTS = f"SELECT object_id, content FROM objects WHERE object_id {AMONG}"
 _TREES = (
     "WITH RECURSIVE part (id) AS "
     "(SELECT value FROM json_each(?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
@@ -141,7 +142,12 @@ def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
     return _looked_up(database, _SIZES, names)
 
 
-def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, int]:
+def contents(database: Any, names: Collection[str]) -> dict[str, bytes]:
+    """Return the deflated contents of these objects. Unknown objects are left out."""
+    return _looked_up(database, _CONTENTS, names)
+
+
+def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, Any]:
     """Return the value that a statement finds for each of these objects."""
     found = executor(database)(statement, (json.dumps(list(names)),))
     return {name: value for name, value in found if name in names}

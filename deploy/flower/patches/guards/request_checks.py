@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.flower.commands import WRONG_CLOCK
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.guards import enrolment_requests, reply_admission
 from deploy.flower.patches.guards.connection_gate import Gate
@@ -47,9 +48,10 @@ CALLS_PER_NODE = 8
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
 # wait loses its oldest request.
 WAITING_CALLS = 800
-# s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
-# and an answer is small.
+# s that a thread waits for a node before the request is cancelled; longer while the node sends at least
+# `SLOWEST` bytes of models per second. A body is at most one chunk of an array, and an answer is small.
 WAITING_SECONDS = 120.0
+SLOWEST = 8192  # bytes per second
 CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
 INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
@@ -143,6 +145,16 @@ class RequestRefused(Exception):  # noqa: N818
         self.answer = answer or reason
 
 
+class _Waiting(NamedTuple):
+    """A request in which a thread waits for a node."""
+
+    since: float
+    """time.monotonic(), s."""
+    node: int
+    arrived: int
+    """The bytes of models that the node had sent at this time (`Gate.arrived`)."""
+
+
 class FrontDoor:
     """A gRPC interceptor of the Fleet API that admits only requests of registered nodes.
 
@@ -168,7 +180,7 @@ class FrontDoor:
         self._state_factory = state_factory
         self._submit = submit
         self._gate = gate
-        self._replies = ReplyAdmission(state_factory, RequestRefused)
+        self._replies = ReplyAdmission(state_factory, RequestRefused, gate.arrived)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
         self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
         self._largest_object = largest_object
@@ -176,8 +188,8 @@ class FrontDoor:
         self._lock = threading.Lock()
         # The requests under way, by context: when each began, and its node.
         self._calls: dict[Any, tuple[float, int]] = {}
-        # The requests in which a thread waits for the node, by context: since when, and the node.
-        self._waiting: dict[Any, tuple[float, int]] = {}
+        # The requests in which a thread waits for the node, by context
+        self._waiting: dict[Any, _Waiting] = {}
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
@@ -244,7 +256,12 @@ class FrontDoor:
     def _cancel_late(self) -> None:
         now = time.monotonic()
         with self._lock:
-            late = [each for each, (since, _) in self._waiting.items() if now - since > WAITING_SECONDS]
+            late = [
+                context
+                for context, each in self._waiting.items()
+                if now - each.since > WAITING_SECONDS
+                and self._gate.arrived(each.node) - each.arrived < SLOWEST * (now - each.since)
+            ]
             late += [each for each, (began, _) in self._calls.items() if now - began > CALL_SECONDS]
         for context in late:
             context.cancel()
@@ -260,9 +277,10 @@ class FrontDoor:
                 "PushMessages": self._replies.largest_request,
             }.get(method, SMALL_BODY)
             if len(body) > limit:
-                raise RequestRefused(
-                    f"{len(body)} bytes, and at most {limit} are allowed", "PERMISSION_DENIED"
-                )
+                reason = f"{len(body)} bytes, and at most {limit} are allowed"
+                if method == "PushMessages":  # the body, which names the message, is not parsed
+                    self._replies.refuse_last(node, f"the list of its objects has {reason}")
+                raise RequestRefused(reason, "PERMISSION_DENIED")
             handler = continuation(call)
             try:
                 request = handler.request_deserializer(body)
@@ -311,7 +329,10 @@ class FrontDoor:
         if not signed:
             raise RequestRefused("Invalid signature")
         if not auth.MIN_TIMESTAMP_DIFF < age < auth.MAX_TIMESTAMP_DIFF:
-            raise RequestRefused("Invalid timestamp")
+            where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
+            early, late = -auth.MIN_TIMESTAMP_DIFF, auth.MAX_TIMESTAMP_DIFF
+            answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
+            raise RequestRefused("Invalid timestamp", answer=answer)
         return key, node
 
     @contextmanager
@@ -362,11 +383,11 @@ class FrontDoor:
         """Count a request as one in which this thread waits for the node."""
         oldest = None
         with self._lock:
-            self._waiting[context] = time.monotonic(), node
+            self._waiting[context] = _Waiting(time.monotonic(), node, self._gate.arrived(node))
             if len(self._waiting) > WAITING_CALLS:
                 # Not the oldest request of all, which may belong to an honest node with a slow uplink
-                most = Counter(each for _, each in self._waiting.values()).most_common(1)[0][0]
-                oldest = next(each for each, (_, owner) in self._waiting.items() if owner == most)
+                most = Counter(each.node for each in self._waiting.values()).most_common(1)[0][0]
+                oldest = next(context for context, each in self._waiting.items() if each.node == most)
                 del self._waiting[oldest]
         if oldest is not None:
             oldest.cancel()

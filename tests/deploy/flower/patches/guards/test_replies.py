@@ -4,11 +4,13 @@ import importlib
 import re
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import unwrap
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -22,6 +24,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import http_grid
 
 from deploy.flower.patches.guards import reply_admission, reply_size
+from strategies.flower.messages import read_reply
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 from tests.support.processes import wait_for
 
@@ -29,17 +32,23 @@ pytestmark = pytest.mark.network
 MODEL = 2600  # bytes
 
 
-@pytest.fixture(scope="module")
-def app(superlink: SuperLink) -> Iterator[App]:
-    """Return a ServerApp that checks replies as `flwr-serverapp` does."""
+@contextmanager
+def checking(superlink: SuperLink) -> Iterator[App]:
+    """Return a new ServerApp that checks replies as `flwr-serverapp` does, and has sent nothing yet."""
     with pytest.MonkeyPatch.context() as undone:
         for name in ("push_objects", "inflate_object_from_contents"):
-            undone.setattr(http_grid, name, getattr(http_grid, name))
-        undone.setattr(RuntimeHttpClient, "PullMessages", RuntimeHttpClient.PullMessages)
+            undone.setattr(http_grid, name, unwrap(getattr(http_grid, name)))
+        undone.setattr(RuntimeHttpClient, "PullMessages", unwrap(RuntimeHttpClient.PullMessages))
         reply_size.patch()
         app = App(superlink)
         yield app
         app.close()
+
+
+@pytest.fixture
+def app(superlink: SuperLink) -> Iterator[App]:
+    with checking(superlink) as app:
+        yield app
 
 
 @pytest.fixture
@@ -108,41 +117,80 @@ def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink: SuperLink,
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert superlink.peak - before < 60
     assert superlink.database.stat().st_size - disk < 20_000_000
-    assert app.replies(sent) == {}
+    reply = app.replies(sent)[sent]  # at once
+    assert reply.metadata.src_node_id == node.number
+    failure = read_reply(reply, "num-examples").failure or ""
+    assert re.search(r"the reply is too large .* at most 1048576 bytes .*COHORT_REPLY_BYTES", failure)
     app.close()
 
 
+def test_a_reply_with_too_many_objects_is_answered_by_an_error_at_once(app: App, node: Node) -> None:
+    for count, reason in ((1100, "too many objects"), (5000, "the list of its objects has .* at most")):
+        sent = app.send(node, MODEL)
+        content = RecordDict({str(each): MetricRecord({"value": each}) for each in range(count)})
+        with pytest.raises(grpc.RpcError):
+            node.answer(Message(content, reply_to=node.receive()))
+        node.latency()  # a heartbeat: a node without one for a while counts as offline
+        reply = app.replies(sent)[sent]
+        assert reply.metadata.src_node_id == node.number
+        assert re.search(reason, reply.error.reason or "")
+
+
+def test_a_part_that_travels_once_counts_as_often_as_it_is_used(app: App, node: Node) -> None:
+    """Chunks of zeros, tied weights and LoRA's B matrices are equal before the training, and differ after."""
+    size, count = 200_000, 12
+    zeros = [np.zeros(size, np.uint8)] * count
+    model = RecordDict({"model": ArrayRecord(zeros), "other": ArrayRecord(zeros[:1])})
+    trained = [random_bytes(size + each) for each in range(5 * count)]
+    for replied, usable in ((trained[:count], True), (trained[:count] * 5, False), (trained, False)):
+        (sent,) = app.push({node: model})
+        reply = Message(RecordDict({"model": ArrayRecord(replied)}), reply_to=node.receive())
+        if len({id(each) for each in replied}) * size > 4 * (count + 1) * size:
+            with pytest.raises(grpc.RpcError, match="too large for what was asked"):
+                node.answer(reply)
+        else:
+            node.answer(reply)
+        assert app.replies(sent)[sent].has_content() == usable
+
+
+def test_the_chunks_of_a_zero_initialised_model_count_each_time() -> None:
+    content = RecordDict({"model": ArrayRecord([np.zeros(12_000_000, np.float32)])})
+    objects = get_all_nested_objects(content)
+    parts = {name: reply_size.part_of(each.deflate()) for name, each in objects.items()}
+    size = reply_size.inflated_size(content.object_id, parts)
+    assert len(parts) < 8
+    assert size.objects == 3 + 10
+    assert 48e6 < size.bytes < 48.01e6
+    assert size.beside < 2000
+
+
 def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(
-    superlink: SuperLink, node: Node, monkeypatch: pytest.MonkeyPatch
+    superlink: SuperLink, app: App, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [superlink.node("other") for _ in range(4)]
     for each in others:
         each.activate()
-    for name in ("push_objects", "inflate_object_from_contents"):  # those of `app` have seen other messages
-        monkeypatch.setattr(http_grid, name, unwrap(getattr(http_grid, name)))
-    monkeypatch.setattr(RuntimeHttpClient, "PullMessages", unwrap(RuntimeHttpClient.PullMessages))
     allowed: list[int] = []
     monkeypatch.setattr(
         reply_size,
         "allowed_bytes",
         lambda sent, original=reply_size.allowed_bytes: allowed.append(sent) or original(sent),
     )
-    reply_size.patch()
-    app = App(superlink)
     size = 600_000  # of each message: they differ, as with variates="scaffold"
     sizes = dict(zip([node, *others], range(size, size + 5), strict=True))
-    for _ in range(2):  # the second time, all arrays are there
+    for large in (True, False, True):  # later times, all arrays are there
         sent = app.send_all(sizes)
         asked = node.receive()
-        with pytest.raises(grpc.RpcError, match="too large for what was asked"):
-            node.answer(Message(arrays(5 * size), reply_to=asked))
-        node.answer(Message(arrays(3 * size), reply_to=asked))
-        assert app.replies(sent[0])[sent[0]].has_content()
-    whole, beside = allowed[::2], allowed[1::2]  # of a message, and without the data of its arrays
+        if large:
+            with pytest.raises(grpc.RpcError, match="too large for what was asked"):
+                node.answer(Message(arrays(5 * size), reply_to=asked))
+        else:
+            node.answer(Message(arrays(3 * size), reply_to=asked))
+        assert app.replies(sent[0])[sent[0]].has_error() == large
+    beside, whole = allowed[::2], allowed[1::2]  # without the data of a message's arrays, and with it
     assert whole
     assert all(size < sent < 1.1 * size for sent in whole)
     assert all(sent < 2000 for sent in beside)
-    app.close()
 
 
 def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
@@ -152,6 +200,8 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     other.activate()
     app.send(node, MODEL)
     reply = Message(arrays(MODEL), reply_to=node.receive())
+    app.send(node, MODEL)
+    later = Message(arrays(MODEL), reply_to=node.receive())
     sessions = "SELECT count(*) AS n FROM object_push_sessions"
     before = superlink.state.num_message_ins(), superlink.state.query(sessions)
     for changed, reason in (
@@ -170,10 +220,10 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     request = node.announce(reply)
     request.message_object_trees[0].children.extend([ObjectTree(object_id="0" * 64)] * 2000)
     refused(node, "PushMessages", request, "too many objects")
+    node.answer(later)
     request.message_object_trees[0].children.extend([ObjectTree()] * 2_000_000)  # a megabyte of them, parsed
     refused(node, "PushMessages", request, "at most")
     foreign = PushObjectRequest(node=node.id, run_id=app.run.run_id, object_id="0" * 64, session_id="x")
-    node.answer(reply)
     refused(node, "PushObject", foreign, "no reply of this node")
     assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
 
@@ -188,11 +238,13 @@ def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPa
             return []
 
     monkeypatch.setattr(importlib.import_module(reply_admission._LINK_STATE), "SqlLinkState", State)
-    limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda *reason: ValueError(*reason))
+    limits = reply_admission.ReplyAdmission(
+        SimpleNamespace(state=State), lambda *reason: ValueError(*reason), lambda _: 0
+    )
     for run in range(1000):
         push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")
         limits.check("PushObject", push, 7)
-    assert limits._saved == limits._sent == {}
+    assert limits._saved == {}
 
 
 def test_a_node_cannot_delete_the_messages_and_replies_of_another(

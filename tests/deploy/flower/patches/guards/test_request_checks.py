@@ -4,8 +4,10 @@ import re
 import socket
 import struct
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -174,7 +176,8 @@ class Unfinished:
 def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_checks, "WAITING_CALLS", 16)
     monkeypatch.setattr(request_checks, "ReplyAdmission", lambda *_: None)  # which patches Flower
-    door = request_checks.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
+    gate: Any = SimpleNamespace(arrived=lambda node: 0)
+    door = request_checks.FrontDoor(None, gate, 0, lambda look: look())
     slow = [Unfinished() for _ in range(2)]  # began before the others
     attacks = [Unfinished() for _ in range(4 * request_checks.CALLS_PER_NODE)]
 
@@ -193,6 +196,23 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
         for call in slow + attacks:
             call.cancel()
     assert not door._waiting
+
+
+def test_a_body_that_takes_long_is_cancelled_unless_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_checks, "ReplyAdmission", lambda *_: None)  # which patches Flower
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr(request_checks, "time", clock)
+    seconds, sent = 0.0, Counter[int]()
+    gate: Any = SimpleNamespace(arrived=lambda node: sent[node])
+    door = request_checks.FrontDoor(None, gate, 0, lambda look: look())
+    moving, standing = Unfinished(), Unfinished()
+    with door._wait(moving, 1), door._wait(standing, 2):
+        for seconds in range(0, 600, 10):
+            sent[1] += 10 * request_checks.SLOWEST
+            sent[2] += 1000
+            door._cancel_late()
+            assert not moving.cancelled.is_set()
+            assert standing.cancelled.is_set() == (seconds > request_checks.WAITING_SECONDS)
 
 
 def test_answers_that_a_node_does_not_take_use_a_bounded_amount_of_memory(
@@ -260,7 +280,8 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
 ) -> None:
     """Else a node that resets each request at once would occupy ever more threads."""
     monkeypatch.setattr(request_checks, "ReplyAdmission", lambda *_: None)  # which patches Flower
-    door = request_checks.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
+    gate: Any = SimpleNamespace(arrived=lambda node: 0)
+    door = request_checks.FrontDoor(None, gate, 0, lambda look: look())
     calls = [Call() for _ in range(request_checks.CALLS_PER_NODE)]
     with ExitStack() as handled:
         for call in calls:
