@@ -151,7 +151,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     import tasks
     from client.local_data import client_name
     from server.recording import KnownClients, Recording
-    from server.settings import RunSettings
+    from server.settings import RunSettings, errors_in_names_of_the_run
     from simulation.kernels import Parallel, kernel_of
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
@@ -173,6 +173,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
+        stack.enter_context(errors_in_names_of_the_run())
         task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
         data = task.federated_data(settings.num_clients, settings.seed)
         kernel = kernel_of(task)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -99,7 +98,7 @@ def planned_comparison(
     selectors: Sequence[str],
     task: str,
     seeds: Sequence[int],
-    out: Path | None,
+    folder: Path,
     settings: Sequence[str] | None,
     track: Sequence[str] | None,
 ) -> Comparison:
@@ -110,7 +109,6 @@ def planned_comparison(
     ModuleNotFoundError, TypeError, ValueError
         If an option or a setting is wrong, or if the task needs an extra that is not installed.
     """
-    folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
         "num-rounds": rounds,
