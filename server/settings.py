@@ -33,8 +33,8 @@ from tasks.partitions import parse
 
 from .tracking import check_trackers, reporters_of, tracker_names
 
-# A name in the error messages of the strategy -> the name of this setting in the run config. Names that differ
-# only in their dashes are not listed.
+# A name in the error messages of the strategy -> the name of this setting in the run config. Not listed are
+# names that differ in their dashes only.
 _NAMES = {
     "min_available_clients": "num-clients",
     "overrides.settings": "client-settings",
@@ -563,7 +563,7 @@ def _in_names_of_the_run(message: str) -> str:
         )
 
     names = "|".join([*map(re.escape, _NAMES), *(name for name in RunSettings.model_fields if "_" in name)])
-    value = r"""(?P<value>= '[^']*'|= "[^"]*")"""  # stays as the user wrote it
+    value = r"""(?P<value>(?:= |\[)(?:'[^']*'|"[^"]*"))"""  # stays as the user wrote it
     groups = r"deadlines\.(?P<deadline>[a-z]+)|(?:faults|mode)\.(?P<option>[a-z_]+)"
     pattern = rf"{value}|(?<![\w./])(?:{names}|{groups})(?![\w/])"
     return re.sub(pattern, renamed, message).replace("() with", " with")

@@ -499,7 +499,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
 
 
 def _greeting(server: Server) -> str:
-    option = server.command().removeprefix("cohort server")
+    option, home = server.command().removeprefix("cohort server"), shlex.quote(str(server.folder / "flwr"))
     more = f"\n  metrics                {url(server.metrics)}" if server.metrics else ""
     return f"""\
 up at {server.address}; devices verify this server with {server.authority}
@@ -510,7 +510,7 @@ up at {server.address}; devices verify this server with {server.authority}
   train                  cohort server run --set num-clients=N --set clients-per-round=K{option}
   list runs              cohort server runs{option}
   stop a run             cohort server stop RUN{option}
-  train another app      FLWR_HOME={shlex.quote(str(server.folder / "flwr"))} flwr run APP {CONNECTION} --stream{more}"""
+  train another app      FLWR_HOME={home} flwr run APP {CONNECTION} --stream{more}"""
 
 
 @contextlib.contextmanager

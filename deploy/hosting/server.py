@@ -255,7 +255,7 @@ class Server:
         return answer
 
     def command(self, *words: str) -> str:
-        """Return the command line that gives this server a command, with its --dir unless it is the default."""
+        """Return the command line that gives this server a command, with --dir if it is needed."""
         return _command(self.folder, *words)
 
     def check_is_up(self) -> None:

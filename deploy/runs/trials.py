@@ -83,7 +83,7 @@ class Trial:
     @property
     def can_go_on(self) -> bool:
         """Whether a resume would continue the training: there is a checkpoint, and rounds are left."""
-        planned = self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0))
+        planned = int(self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0)))
         saved = CheckpointFolder(self.folder / CHECKPOINTS).rounds()
         return not self.done and bool(saved) and saved[-1] < planned
 

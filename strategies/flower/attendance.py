@@ -146,13 +146,13 @@ class Attendance:
             if clock.monotonic() >= end:
                 outcome = (
                     f"{present} of {counted(self.min_available_clients, 'client')} joined within "
-                    f"{self.deadlines.join:g} s (join deadline); {counted(len(online), 'node is', 'nodes are')} "
-                    "online"
+                    f"{self.deadlines.join:g} s (join deadline); "
+                    f"{counted(len(online), 'node is', 'nodes are')} online"
                 )
                 if present < self.clients_per_round and not resumed:
                     raise NotEnoughClientsError(
-                        f"{outcome}. A new run needs clients_per_round = {self.clients_per_round} of them: let "
-                        "more clients join, or lower clients_per_round and min_available_clients"
+                        f"{outcome}. A new run needs clients_per_round = {self.clients_per_round} of them: "
+                        "let more clients join, or lower clients_per_round and min_available_clients"
                     )
                 log(WARNING, "%s: the run continues with the clients that joined", outcome)
                 break

@@ -86,8 +86,8 @@ def taken_port() -> Iterator[int]:
         ("--set lr=3", "lr = 3: unknown setting (did you mean learning-rate?)"),
         (
             "--set min-shares=2",
-            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or with "
-            "`cohort up` and `cohort simulate` use --selector flics:min_shares=2",
+            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or "
+            "with `cohort up` and `cohort simulate` use --selector flics:min_shares=2",
         ),
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],

@@ -129,8 +129,8 @@ def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None
     last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
     assert last["type"] == "error"
     assert last["reason"] == (
-        "NotEnoughClientsError: 0 of 6 clients joined within 0.1 s (join deadline); 0 nodes are online. A new "
-        "run needs clients-per-round = 3 of them: let more clients join, or lower clients-per-round and "
+        "NotEnoughClientsError: 0 of 6 clients joined within 0.1 s (join deadline); 0 nodes are online. A "
+        "new run needs clients-per-round = 3 of them: let more clients join, or lower clients-per-round and "
         "num-clients"
     )
 
