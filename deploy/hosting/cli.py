@@ -402,13 +402,8 @@ def run(
         runs = this.folder / "runs"
         if resume is None:
             config = {**removed, **given}
-            RunSettings.from_run_config(
-                {
-                    **default_config(app_folder()),
-                    **config,
-                    "output-dir": str(runs),
-                }  # until the run has a folder
-            )
+            checked = {**config, "output-dir": str(runs)}  # the run gets a folder when nothing is wrong
+            RunSettings.from_run_config({**default_config(app_folder()), **checked})
         else:
             earlier = _earlier(this, resume)
             config = _resumed(earlier, {**removed, **given})

@@ -124,8 +124,9 @@ class Server:
         Raises
         ------
         ServerError
-            If the folder holds no settings of a server, or they cannot be read.
+            If the folder holds no settings of a server, they cannot be read, or the folder is another user's.
         """
+        _check_owner(folder)
         try:
             saved = json.loads((folder / FILE).read_text())
             return cls(folder, **{**saved, "hosts": tuple(saved["hosts"])})
@@ -196,10 +197,11 @@ class Server:
         Raises
         ------
         ServerError
-            If another process has claimed the folder.
+            If another process has claimed the folder, or the folder is another user's.
         """
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
+        _check_owner(self.folder)
         certificates.private_folder(self.folder)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
@@ -488,6 +490,13 @@ class Node:
 def _command(folder: Path, *words: str) -> str:
     option = () if folder == default_server_folder() else ("--dir", str(folder))
     return shlex.join(("cohort", "server", *words, *option))
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise ServerError if a server's folder, or its folder of keys, belongs to another user."""
+    for each in (folder, folder / "pki"):
+        if why := certificates.foreign_owner(each):
+            raise ServerError(f"dir = {each}: {why}")
 
 
 def _keep(file: Path, secret: bytes) -> None:

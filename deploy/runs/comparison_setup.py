@@ -27,6 +27,7 @@ from deploy.runs.trials import (
     with_absolute_paths,
     write_plan,
 )
+from deploy.tls.certificates import foreign_owner
 from server.tracking import check_trackers
 
 if TYPE_CHECKING:
@@ -238,6 +239,9 @@ def claim(comparison: Comparison, engine: str, *, again: bool) -> None:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"out = {folder}: must be a new or an empty folder")
         (folder / "logs").mkdir(parents=True)
+        if engine != "batched" and (why := foreign_owner(folder)):  # a batched simulation has no keys
+            (folder / "logs").rmdir()
+            raise ValueError(f"out = {folder}: {why}")
         write_plan(folder, comparison.trials, engine)
     except OSError as error:
         raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error

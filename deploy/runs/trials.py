@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tasks
 from client.local_data import client_name
@@ -83,7 +83,7 @@ class Trial:
     @property
     def can_go_on(self) -> bool:
         """Whether a resume would continue the training: there is a checkpoint, and rounds are left."""
-        planned = int(self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0)))
+        planned: Any = self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0))
         saved = CheckpointFolder(self.folder / CHECKPOINTS).rounds()
         return not self.done and bool(saved) and saved[-1] < planned
 

@@ -1,6 +1,7 @@
 """The `cohort` command: bad input is refused with a message before anything starts."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -436,6 +437,22 @@ def test_a_comparison_says_how_to_resume_it_only_if_that_helps(
     assert result.stderr == (
         f"the SuperLink ended\nto resume: cohort up --resume run --import '{tmp_path}/with blank.py'\n"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_comparison_with_keys_in_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    monkeypatch.setattr(cli, "_compare", lambda *_, **__: None)
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, 54321, 54321)
+    result = cohort("up", "--out", str(run))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"out = {run}: belongs to 54321, who could replace the keys in it: ")
+    assert list(run.iterdir()) == []
+    assert cohort("simulate", "--out", str(run)).exit_code == 0  # has no keys
 
 
 class NoCluster:
