@@ -165,7 +165,7 @@ def _serve(this: Server, page_port: int | None) -> None:
         _say(_greeting(this))
         with contextlib.ExitStack() as stack:
             shown = page_port and stack.enter_context(
-                PageProcess(this.folder, this.page_token(), page_port, _say)
+                PageProcess(this.folder, this.page_token(), page_port, _say, this.page_secret)
             )
             while True:
                 time.sleep(1)

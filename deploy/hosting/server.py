@@ -110,7 +110,12 @@ class Server:
 
     def page_token(self) -> str:
         """Return the secret that is part of the live page's address, see `kept_token`."""
-        return kept_token(self.folder / "pki" / "page.secret")
+        return kept_token(self.page_secret)
+
+    @property
+    def page_secret(self) -> Path:
+        """The file with the secret of the live page's address."""
+        return self.folder / "pki" / "page.secret"
 
     @property
     def registry(self) -> Registry:
