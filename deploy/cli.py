@@ -37,6 +37,7 @@ from deploy.runs.slow_client_advice import slow_clients
 from deploy.runs.trials import new_run_folder, run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
+from strategies.clients.printable import counted
 from strategies.selectors import available
 
 if TYPE_CHECKING:
@@ -458,7 +459,7 @@ def advise(
     if as_json:
         typer.echo(selector_advice.as_json(findings, slow))
         return
-    console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
+    console.print(f"from {counted(findings.rounds, 'round')} of {_short(log.path)}", soft_wrap=True)
     console.print(selector_advice.table(findings))
     console.print(selector_advice.NOTE)
     console.print()

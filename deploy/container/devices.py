@@ -35,7 +35,7 @@ class Cluster(Server):
         devices = {name: state for name, state in states.items() if name not in others}
         if len(others) <= own:
             return devices
-        warning = f"{len(others)} nodes are not devices, but the cluster has {own} clients"
+        warning = f"nodes that are not devices: {len(others)}; clients of the cluster: {own}"
         return {**states, "WARNING": warning}
 
     def described(self) -> dict[str, Any]:

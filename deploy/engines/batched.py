@@ -23,6 +23,7 @@ from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.simulated_availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,8 @@ class BatchedSimulation(ProcessEngine):
     @property
     def started(self) -> str:
         """The message for the user when the engine has started."""
-        return f"simulating {self.num_clients} clients; the selected clients of a round train as one batch"
+        clients = counted(self.num_clients, "client")
+        return f"simulating {clients}; the selected clients of a round train as one batch"
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run in a process of its own."""

@@ -29,6 +29,7 @@ from deploy.runs.trials import (
 )
 from deploy.tls.certificates import foreign_owner
 from server.tracking import check_trackers
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ class Comparison(NamedTuple):
         seeds = list(self.by_seed)
         shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
         return (
-            f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
+            f"{counted(self.clients, 'client')} · {settings['clients-per-round']} per round · "
             f"{settings['task']} · {shown}"
         )
 
