@@ -92,8 +92,8 @@ class RunHistory:
         Parameters
         ----------
         skip_damaged : bool (default: False)
-            True: damaged lines are left out, with one warning in this process. False: a damaged line raises an
-            error. A line is damaged if it is complete, but not a JSON object of the known form (see
+            True: damaged lines are left out, with one warning in this process. False: a damaged line raises
+            an error. A line is damaged if it is complete, but not a JSON object of the known form (see
             `server.history.field_checks`), or if it contradicts earlier lines.
 
         Raises
