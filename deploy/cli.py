@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -27,15 +28,16 @@ from deploy.runs.comparison_setup import Comparison, claim, planned_comparison, 
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follow_and_resume import train
-from deploy.runs.imports import CommandWithImports
+from deploy.runs.imports import CommandWithImports, import_options
 from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.simulated_availability import check_availability
 from deploy.runs.slow_client_advice import slow_clients
-from deploy.runs.trials import run_folder
+from deploy.runs.trials import new_run_folder, run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
+from strategies.clients.printable import counted
 from strategies.selectors import available
 
 if TYPE_CHECKING:
@@ -221,8 +223,9 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Train a real federation on this machine, with a process for each client; once with each selector."""
-    with _exit_on_bad_input():
+    with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
+            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
             patient = [PATIENT, *(settings or [])]
             comparison = planned_comparison(
                 clients,
@@ -231,7 +234,7 @@ def up(
                 selectors or SELECTORS,
                 task,
                 _seeds(context, seed, seeds),
-                out,
+                folder,
                 patient,
                 track,
             )
@@ -275,8 +278,9 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train the same federation without a network; once with each selector, one after another."""
-    with _exit_on_bad_input():
+    with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
+            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
             comparison = planned_comparison(
                 clients,
                 rounds,
@@ -284,7 +288,7 @@ def simulate(
                 selectors or [SELECTOR],
                 task,
                 _seeds(context, seed, seeds),
-                out,
+                folder,
                 settings,
                 track,
             )
@@ -362,17 +366,26 @@ def _compare(
                         with display_of(each) as display:
                             train(engine, each, display, at_once=at_once)
     except (EngineError, KeyboardInterrupt, SystemExit) as error:
-        command = "up" if isinstance(engine, LocalCluster) else "simulate"
         message, code = "stopped", 130  # after Ctrl-C
         if isinstance(error, SystemExit):
             code = int(error.code or 0)
             message = f"stopped by {signal.Signals(code - 128).name}"
         elif isinstance(error, EngineError):
             message, code = str(error), 1
-        _fail(f"{message}\nto resume: cohort {command} --resume {_short(folder)}", code)
+        _fail(message + _how_to_resume(engine, comparison), code)
     _conclude(console, folder, [trial.history for trial in trials])
     if any(trial.problem for trial in trials):
         raise typer.Exit(1)
+
+
+def _how_to_resume(engine: LocalCluster | RaySimulation | BatchedSimulation, comparison: Comparison) -> str:
+    """Return a line with the command that resumes a comparison; "" if nothing has been saved or is left."""
+    trials = comparison.trials
+    if not any(trial.can_go_on for trial in trials) and len({trial.done for trial in trials}) == 1:
+        return ""
+    command = "up" if isinstance(engine, LocalCluster) else "simulate"
+    folder = shlex.quote(_short(comparison.folder))
+    return f"\nto resume: cohort {command} --resume {folder}{import_options()}"
 
 
 @contextlib.contextmanager
@@ -380,7 +393,7 @@ def _exit_on_bad_input() -> Iterator[None]:
     """If the block raises an error about an option, print the error's message and exit with 2."""
     try:
         yield
-    except (ModuleNotFoundError, TypeError, ValueError) as error:
+    except (ModuleNotFoundError, OSError, TypeError, ValueError) as error:
         _fail(str(error), 2)
 
 
@@ -446,7 +459,7 @@ def advise(
     if as_json:
         typer.echo(selector_advice.as_json(findings, slow))
         return
-    console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
+    console.print(f"from {counted(findings.rounds, 'round')} of {_short(log.path)}", soft_wrap=True)
     console.print(selector_advice.table(findings))
     console.print(selector_advice.NOTE)
     console.print()

@@ -8,7 +8,7 @@ from strategies import Checkpoints, RoundRecord, extensions
 from strategies.half_precision import HalfPrecisionGrid
 
 from .recording import KnownClients, Recording, UnchangedModelError
-from .settings import RunSettings
+from .settings import RunSettings, errors_in_names_of_the_run
 
 extensions.load()  # the user's selectors and tasks
 app = ServerApp()
@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     for name in ("response-times", "device-speeds"):
         if simulated := getattr(settings, name.replace("-", "_")):
             raise ValueError(f"{name} = {simulated!r}: must be '': the clients' response times are real")
-    with Recording(settings) as recording:
+    with Recording(settings) as recording, errors_in_names_of_the_run():
         _run(grid, settings, recording)
 
 

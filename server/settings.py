@@ -1,6 +1,8 @@
 """The settings of a run: read from Flower's run config, and checked before anything starts."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,20 +34,18 @@ from tasks.partitions import parse
 
 from .tracking import check_trackers, reporters_of, tracker_names
 
-# A name in the error messages of the strategy -> the name of this setting in the run config.
+# A name in the error messages of the strategy -> the name of this setting in the run config. Not listed are
+# names that differ in their dashes only.
 _NAMES = {
+    "min_available_clients": "num-clients",
     "overrides.settings": "client-settings",
     "overrides.sizes": "client-sizes",
-    "server_strategy": "server-strategy",
-    "masked_updates": "masked-updates",
-    "faults.over_selection": "over-selection",
-    "faults.correction": "correction",
-    "local_learning_rate": "learning-rate",
+    "overrides.removed": "removed-clients",
+    "checkpoints.folder": "output-dir",
+    "polling.interval": "poll-interval",
     "mode.size": "buffer-size",
-    "mode.concurrency": "concurrency",
     "mode = Buffered(...)": "mode = 'buffered'",
     "mode=None": "mode = 'rounds'",
-    "(max_staleness)": "(max-staleness)",
 }
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
@@ -541,8 +541,8 @@ def _why_unknown(name: str, value: Any) -> str:
     key = name.replace("-", "_")
     if owners := [each for each in available() if key in selector_type(each).settings_type.allowed()]:
         return (
-            f"not a setting of the run, but of {', '.join(owners)}; write it into selector-settings, or use "
-            f"--selector {owners[0]}:{key}={value}"
+            f"not a setting of the run, but of {', '.join(owners)}; write it into selector-settings, or with "
+            f"`cohort up` and `cohort simulate` use --selector {owners[0]}:{key}={value}"
         )
     if name in _OTHER_WORDS:
         return f"unknown setting (did you mean {_OTHER_WORDS[name]}?)"
@@ -550,8 +550,31 @@ def _why_unknown(name: str, value: Any) -> str:
     return f"unknown setting{did_you_mean(name, known) or '; the settings are ' + ', '.join(known)}"
 
 
+@contextmanager
+def errors_in_names_of_the_run() -> Iterator[None]:
+    """Inside a `with` block, let errors of the strategy name the run's settings instead of its parameters."""
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(
+            _in_names_of_the_run(each) if isinstance(each, str) else each for each in error.args
+        )
+        raise
+
+
 def _in_names_of_the_run(message: str) -> str:
     """Replace the names of the strategy's parameters in a message by the names of the run's settings."""
-    for parameter, name in _NAMES.items():
-        message = message.replace(parameter, name)
-    return message.removeprefix("faults.").replace("() with", " with")
+
+    def renamed(found: re.Match[str]) -> str:
+        return (
+            found["value"]
+            or _NAMES.get(found[0])
+            or (found["deadline"] and f"{found['deadline']}-deadline")
+            or (found["option"] or found[0]).replace("_", "-")
+        )
+
+    names = "|".join([*map(re.escape, _NAMES), *(name for name in RunSettings.model_fields if "_" in name)])
+    value = r"""(?P<value>(?:= |\[)(?:'[^']*'|"[^"]*"))"""  # stays as the user wrote it
+    groups = r"deadlines\.(?P<deadline>[a-z]+)|(?:faults|mode)\.(?P<option>[a-z_]+)"
+    pattern = rf"{value}|(?<![\w./])(?:{names}|{groups})(?![\w/])"
+    return re.sub(pattern, renamed, message).replace("() with", " with")

@@ -262,7 +262,7 @@ class CheckpointFolder:
             return replace(checkpoint, results=self._results.read())
         if rounds:
             raise CheckpointError(
-                f"{self.path}: none of its {len(rounds)} checkpoints can be used; to start anew, empty it"
+                f"{self.path}: holds no checkpoint that can be used; to start anew, empty the folder"
             )
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ class Cluster(Server):
         devices = {name: state for name, state in states.items() if name not in others}
         if len(others) <= own:
             return devices
-        warning = f"{len(others)} nodes are not devices, but the cluster has {own} clients"
+        warning = f"nodes that are not devices: {len(others)}; clients of the cluster: {own}"
         return {**states, "WARNING": warning}
 
     def described(self) -> dict[str, Any]:
@@ -43,6 +44,11 @@ class Cluster(Server):
         devices = [asdict(node) for node in nodes if not node.name.startswith(STRANGER)]
         own = len(list((STATE / "registered").glob("*")))
         return {"devices": devices, "other_nodes": len(nodes) - len(devices), "own_clients": own}
+
+    def command(self, *words: str) -> str:
+        """Return the command line that gives this cluster a command."""
+        command = ("docker", "compose", "exec", "superlink", "python", "-m", "deploy.container", "devices")
+        return shlex.join((*command, *words))
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command on this container's SuperLink, and return the answer.

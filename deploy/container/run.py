@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,7 +25,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follow_and_resume import Events, train
-from deploy.runs.trials import PLAN, read_plan, write_plan
+from deploy.runs.trials import PLAN, new_run_folder, read_plan, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,10 +75,9 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
                 return folder, earlier
         elif not all(trial.done for trial in earlier):
             say(f"{folder} is unfinished, but the settings have changed: this is a new run")
-    folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    trials = trials_from_environment(folder)
-    folder.mkdir()
-    write_plan(folder, trials)
+    with new_run_folder(results) as folder:
+        trials = trials_from_environment(folder)
+        write_plan(folder, trials)
     return folder, trials
 
 

@@ -90,6 +90,7 @@ def trials_from_environment(folder: Path, environment: Mapping[str, str] = os.en
 
 def _with_variables(message: str) -> str:
     """Replace the names of settings in a message by the names of their environment variables."""
+    message = re.sub(r"write it into selector-settings.* use --selector ", "use COHORT_SELECTOR=", message)
     for variable, name in {**VARIABLES, OTHERS: "set"}.items():
         message = re.sub(rf"^{name} = ", f"{variable} = ", message, flags=re.MULTILINE)
     return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the variable that mounts this folder

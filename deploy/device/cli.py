@@ -199,6 +199,7 @@ def join(
         "partition": partition,
     }
     try:
+        device.check_owner()
         if invitation is not None and (server, ca, name, new_key) != (None, None, None, False):
             raise ValueError(
                 f"invitation = {invitation}: already contains --server, --ca and --name, and brings a new key"
@@ -351,6 +352,7 @@ def _write_unit(text: str) -> None:
 def _joined(state_dir: Path | None) -> Device:
     device = Device((state_dir or default_folder()).absolute())
     try:
+        device.check_owner()
         device.settings()
     except ValueError as error:
         _fail(str(error))

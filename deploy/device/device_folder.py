@@ -35,6 +35,8 @@ SECRET_FILE = "secret"  # the file with the secret of the client's random answer
 PAUSE_FILE = "paused"  # this file exists while the device is paused
 # Numbers that limit what the client reveals, each an entry of the node config (see `client.privacy`)
 PRIVACY = ("group_epsilon", "noise_epsilon", "loss_bound", "norm_bound")
+# The folders in which systemd makes the folders of system units; no other user can write into these.
+UNIT_FOLDERS = (Path("/var/lib"), Path("/var/lib/private"))
 MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
 # The environment variables that set the threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -153,6 +155,16 @@ class Device:
 
     folder: Path
     """The folder, which `accept` or `introduce` makes."""
+
+    def check_owner(self) -> None:
+        """Raise ValueError if the folder belongs to another user, who could replace what this process writes.
+
+        Root may use a folder directly in /var/lib that belongs to the user of the systemd unit.
+        """
+        if os.geteuid() == 0 and self.folder.resolve().parent in UNIT_FOLDERS:
+            return
+        if why := certificates.foreign_owner(self.folder):
+            raise ValueError(f"state-dir = {self.folder}: {why}")
 
     def key_line(self) -> str:
         """Return the device's public key as the line of text that the operator registers."""
@@ -303,7 +315,8 @@ class Device:
             write(new)
             if os.geteuid() == 0:  # the systemd service runs as the folder's owner, and must read the key
                 owner = self.folder.stat()
-                os.chown(new / KEY, owner.st_uid, owner.st_gid)
+                # A link that the owner put in the key's place is not followed.
+                os.chown(new / KEY, owner.st_uid, owner.st_gid, follow_symlinks=False)
             for name in (f"{KEY}.pub", KEY):
                 (new / name).replace(self.folder / name)
         finally:

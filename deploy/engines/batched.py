@@ -24,6 +24,7 @@ from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.simulated_availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +65,8 @@ class BatchedSimulation(ProcessEngine):
     @property
     def started(self) -> str:
         """The message for the user when the engine has started."""
-        return f"simulating {self.num_clients} clients; the selected clients of a round train as one batch"
+        clients = counted(self.num_clients, "client")
+        return f"simulating {clients}; the selected clients of a round train as one batch"
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run in a process of its own."""
@@ -155,7 +157,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     import tasks
     from client.local_data import client_name
     from server.recording import KnownClients, Recording, UnchangedModelError
-    from server.settings import RunSettings
+    from server.settings import RunSettings, errors_in_names_of_the_run
     from simulation.kernels import Parallel, kernel_of
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
@@ -179,6 +181,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
+        stack.enter_context(errors_in_names_of_the_run())
         task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
         data = task.federated_data(settings.num_clients, settings.seed)
         kernel = kernel_of(task)

@@ -18,6 +18,7 @@ from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import free_ports
 from deploy.processes.ray_token import ray_token
 from deploy.tls import certificates
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +101,9 @@ class RaySimulation(ProcessEngine):
     @property
     def started(self) -> str:
         """The message for the user when the engine has started."""
-        return f"simulating {self.num_clients} clients with Ray, which starts anew for each selector"
+        return (
+            f"simulating {counted(self.num_clients, 'client')} with Ray, which starts anew for each selector"
+        )
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run of the app. Its virtual clients end when the run ends."""

@@ -154,7 +154,7 @@ class LocalCluster(ProcessEngine):
     @property
     def started(self) -> str:
         """The message for the user when the cluster has started."""
-        online = f"all {self.num_clients} clients are online"
+        online = f"all clients are online ({self.num_clients})"
         if self.programs == "forked" and self._fork_server is None:
             return f"{online}; rounds will be slow: see {self.logs / 'fork-server.log'}"
         return online

@@ -159,10 +159,10 @@ class Registry:
         The name of a revoked client, or of an invitation that has expired, is free.
         """
         if self.client(name).exists():
-            return f"registered already; `cohort server revoke {name}` frees the name"
+            return "registered already"
         expires = self.invited().get(name)
         if expires is not None and expires > time.time():
-            return f"invited already; `cohort server revoke {name}` withdraws the invitation"
+            return "invited already"
         return ""
 
     def withdraw(self, name: str) -> bool:

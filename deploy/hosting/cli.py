@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from deploy.device.device_folder import default_folder
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink, SubmittedRun
@@ -21,7 +21,15 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
 from deploy.hosting.programs import MARK, Programs
-from deploy.hosting.server import CONNECTION, FILE, PAGE_PORT, STRANGER, Server, ServerError
+from deploy.hosting.server import (
+    CONNECTION,
+    FILE,
+    PAGE_PORT,
+    STRANGER,
+    Server,
+    ServerError,
+    default_server_folder,
+)
 from deploy.metrics.collector import Sources
 from deploy.metrics.http_endpoint import check_address, serving, url
 from deploy.metrics.readiness import SuperLink
@@ -33,7 +41,7 @@ from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import report
 from deploy.runs.follow_and_resume import Events, train
-from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
+from deploy.runs.trials import Trial, new_run_folder, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, check_same_run
@@ -45,7 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _LINES = "\n\t"  # the unprintable characters that messages keep
-PROGRAM = "cohort-server"  # the name of a server's default folder
+# Why `run` refuses these settings.
+_NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
 OFF = "off"  # the value of --metrics that ends the metrics
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
@@ -116,7 +125,7 @@ def up(
 
     Only --dir, --page and --page-port are not saved.
     """
-    where = (folder or default_folder(PROGRAM)).absolute()
+    where = (folder or default_server_folder()).absolute()
     given = {
         "hosts": host and tuple(host),
         "port": port,
@@ -156,7 +165,7 @@ def _serve(this: Server, page_port: int | None) -> None:
         _say(_greeting(this))
         with contextlib.ExitStack() as stack:
             shown = page_port and stack.enter_context(
-                PageProcess(this.folder, this.page_token(), page_port, _say)
+                PageProcess(this.folder, this.page_token(), page_port, _say, this.page_secret)
             )
             while True:
                 time.sleep(1)
@@ -396,27 +405,31 @@ def run(
         if track:
             given["track"] = " ".join(track)
         removed = {"removed-clients": str(this.revoked_file)}
+        for key in ("output-dir", "resume"):
+            if key in given:
+                raise ValueError(f"set = {key}={given[key]}: {_NOT_SET[key]}")
+        runs = this.folder / "runs"
         if resume is None:
-            out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-            config = {"output-dir": str(out), **removed, **given}
-            RunSettings.from_run_config({**default_config(app_folder()), **config})
+            config = {**removed, **given}
+            checked = {**config, "output-dir": str(runs)}  # the run gets a folder when nothing is wrong
+            RunSettings.from_run_config({**default_config(app_folder()), **checked})
         else:
-            out = _earlier(this, resume)
-            config = _resumed(out, {**removed, **given})
+            earlier = _earlier(this, resume)
+            config = _resumed(earlier, {**removed, **given})
             check_trackers(str(config.get("track", "")))
         this.check_is_up()
         _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
-        out.mkdir(exist_ok=resume is not None)
-        trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))
-        with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
-            try:
-                train(superlink, [trial], Events(_say), at_once=False)
-            except KeyboardInterrupt:
-                _fail(_how_to_stop(this, superlink, trial), 130)
+        with new_run_folder(runs) if resume is None else contextlib.nullcontext(earlier) as out:
+            trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
+            with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
+                try:
+                    train(superlink, [trial], Events(_say), at_once=False)
+                except KeyboardInterrupt:
+                    _fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:
         Console(highlight=False, markup=False).print(report([trial.history]))
     if not trial.history.finished:
-        _fail(f"to resume: cohort server run --resume {trial.folder}", 1)
+        _fail(_how_to_resume(this, trial), 1)
     typer.echo(f"history and models: {trial.folder}")
     typer.echo(f"figure:             cohort plot {trial.folder}")
 
@@ -435,8 +448,16 @@ def _how_to_stop(server: Server, superlink: RunningSuperLink, trial: Trial) -> s
     """Return a message that says that the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"
-    command = f"cohort server stop {superlink.runs[-1].run_id}{_dir_option(server)}"
+    command = server.command("stop", superlink.runs[-1].run_id)
     return f"the run goes on without this command; history: {trial.history.path}\nto stop the run: {command}"
+
+
+def _how_to_resume(server: Server, trial: Trial) -> str:
+    """Return how to resume a run that did not finish, or why a resume would change nothing."""
+    if trial.can_go_on:
+        return f"to resume: {server.command('run', '--resume', str(trial.folder))}"
+    why = "no round is left" if trial.has_checkpoint else "there is no checkpoint"
+    return f"{why}, so there is nothing to resume; start a new run"
 
 
 def _earlier(server: Server, run: str) -> Path:
@@ -481,12 +502,8 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
     return {**before, **given, "output-dir": str(folder)}
 
 
-def _dir_option(server: Server) -> str:
-    return "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
-
-
 def _greeting(server: Server) -> str:
-    option = _dir_option(server)
+    option, home = server.command().removeprefix("cohort server"), shlex.quote(str(server.folder / "flwr"))
     more = f"\n  metrics                {url(server.metrics)}" if server.metrics else ""
     return f"""\
 up at {server.address}; devices verify this server with {server.authority}
@@ -497,7 +514,7 @@ up at {server.address}; devices verify this server with {server.authority}
   train                  cohort server run --set num-clients=N --set clients-per-round=K{option}
   list runs              cohort server runs{option}
   stop a run             cohort server stop RUN{option}
-  train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream{more}"""
+  train another app      FLWR_HOME={home} flwr run APP {CONNECTION} --stream{more}"""
 
 
 @contextlib.contextmanager
@@ -509,7 +526,7 @@ def _exit_on_error() -> Iterator[None]:
 
 
 def _load(folder: Path | None) -> Server:
-    return Server.load((folder or default_folder(PROGRAM)).absolute())
+    return Server.load((folder or default_server_folder()).absolute())
 
 
 def _say(text: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from deploy.device.device_folder import default_folder
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
@@ -43,6 +45,11 @@ PAGE_PORT = 9094  # of the live page
 
 class ServerError(RuntimeError):
     """The server cannot do what the operator asked. The message says why."""
+
+
+def default_server_folder() -> Path:
+    """Return the folder of a server for which the operator names none."""
+    return default_folder("cohort-server")
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,12 @@ class Server:
 
     def page_token(self) -> str:
         """Return the secret that is part of the live page's address, see `kept_token`."""
-        return kept_token(self.folder / "pki" / "page.secret")
+        return kept_token(self.page_secret)
+
+    @property
+    def page_secret(self) -> Path:
+        """The file with the secret of the live page's address."""
+        return self.folder / "pki" / "page.secret"
 
     @property
     def registry(self) -> Registry:
@@ -118,14 +130,16 @@ class Server:
         Raises
         ------
         ServerError
-            If the folder holds no settings of a server, or they cannot be read.
+            If the folder holds no settings of a server, they cannot be read, or the folder is another user's.
         """
+        _check_owner(folder)
         try:
             saved = parse_json((folder / FILE).read_text())
             return cls(folder, **{**saved, "hosts": tuple(saved["hosts"])})
         except FileNotFoundError:
             raise ServerError(
-                f"dir = {folder}: there is no server here; `cohort server up --host NAME` starts one"
+                f"dir = {folder}: there is no server here; "
+                f"`{_command(folder, 'up', '--host', 'NAME')}` starts one"
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
@@ -189,10 +203,11 @@ class Server:
         Raises
         ------
         ServerError
-            If another process has claimed the folder.
+            If another process has claimed the folder, or the folder is another user's.
         """
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
+        _check_owner(self.folder)
         certificates.private_folder(self.folder)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
@@ -247,6 +262,10 @@ class Server:
             raise ServerError(str(answer["error-message"]).strip())
         return answer
 
+    def command(self, *words: str) -> str:
+        """Return the command line that gives this server a command, with --dir if it is needed."""
+        return _command(self.folder, *words)
+
     def check_is_up(self) -> None:
         """Check that the SuperLink runs.
 
@@ -260,7 +279,8 @@ class Server:
             raise ServerError(f"the server on port {self.control_port} of this machine: {problem}")
         if problem:
             raise ServerError(
-                f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
+                f"nothing answers on port {self.control_port} of this machine; "
+                f"is `{self.command('up')}` running?"
             )
 
     def bundle(self, app: Path | None = None) -> str:
@@ -364,7 +384,7 @@ class Server:
     def _check_free(self, name: str) -> None:
         """Raise ServerError if a new client cannot get this name; remove expired invitations of the name."""
         if taken := self.registry.taken(check_name(name)):
-            raise ServerError(f"name = {name}: {taken}")
+            raise ServerError(f"name = {name}: {taken}; `{self.command('revoke', name)}` frees the name")
         self.registry.withdraw(name)
 
     def revoke(self, name: str) -> None:
@@ -395,7 +415,8 @@ class Server:
             raise ServerError(f"name = {name}: no such client; registered clients: {known}")
         if (node := self.registry.clients().get(name)) is None:
             raise ServerError(
-                f"{file}: is damaged, so the client's node is not known; `cohort server list` shows it as "
+                f"{file}: is damaged, so the client's node is not known; "
+                f"`{self.command('list')}` shows it as "
                 f"{STRANGER}ID: revoke that, and then delete the file"
             )
         if self.states()[name] not in ("unregistered", "unknown"):  # else an earlier call was interrupted
@@ -477,6 +498,18 @@ class Node:
     """The id that the SuperLink gave the node; None for an invited client."""
     last_seen: str | None = None
     """When the node was last online, in UTC; None if it was never online, or the SuperLink does not know."""
+
+
+def _command(folder: Path, *words: str) -> str:
+    option = () if folder == default_server_folder() else ("--dir", str(folder))
+    return shlex.join(("cohort", "server", *words, *option))
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise ServerError if a server's folder, or its folder of keys, belongs to another user."""
+    for each in (folder, folder / "pki"):
+        if why := certificates.foreign_owner(each):
+            raise ServerError(f"dir = {each}: {why}")
 
 
 def _keep(file: Path, secret: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from deploy.page.process import PageProcess
-from deploy.page.secret_link import address, new_token
+from deploy.page.secret_link import new_token, shown_address
 from deploy.runs.trials import run_folder
 
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
@@ -68,6 +68,5 @@ def page(
     token = new_token()
     where = listener.getsockname()[1]
     step_back()
-    serve(
-        sources, token, listener, lambda: typer.echo(f"open {address(where, token)}   (Ctrl-C ends the page)")
-    )
+    with shown_address(where, token) as shown:
+        serve(sources, token, listener, lambda: typer.echo(f"open {shown}   (Ctrl-C ends the page)"))

@@ -11,18 +11,22 @@ from deploy.page.http_server import listening, serve, step_back
 from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import kept_token
 
+SECRET = PAGE / "secret"  # the file with the secret of the page's address
+
 
 def main() -> int:
     """Serve the page until the container is stopped."""
-    token = kept_token(PAGE / "secret")
+    token = kept_token(SECRET)
     step_back()
     sources = RunSources(RESULTS, STATE / "superlink.db", wait=True)
     with contextlib.closing(listening(PORT, "0.0.0.0")) as listener:
-        serve(sources, token, listener, lambda: _ready(token))
+        serve(sources, token, listener, _ready)
     return 0
 
 
-def _ready(token: str) -> None:
+def _ready() -> None:
     READY.touch()
-    port = f"docker compose port page {PORT}"
-    say(f"open http://ADDRESS/{token}/ with the ADDRESS that this command prints: {port}")
+    # The secret is not printed, since logs of containers are often collected where others read them.
+    say("open http://ADDRESS/SECRET/ with what these commands print:")
+    say(f"ADDRESS: docker compose port page {PORT}")
+    say(f"SECRET:  docker compose exec page cat {SECRET}")

@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Self
 
-from deploy.page.secret_link import TOKEN, address
+from deploy.page.secret_link import TOKEN, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,12 +34,17 @@ class PageProcess:
     port : int
         The port of the page on this machine; 0 stands for a free port.
     say : Callable[[str], None]
-        Receives the page's address, or why there is no page.
+        Receives the page's address (see `shown_address`), or why there is no page.
+    kept : Path, optional
+        The file that holds the secret. (default: there is none)
     """
 
-    def __init__(self, folder: Path, token: str, port: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, token: str, port: int, say: Callable[[str], None], kept: Path | None = None
+    ) -> None:
         self.folder, self.token, self.port = folder, token, port
-        self._say = say
+        self._say, self._kept = say, kept
+        self._resources = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._again = 0.0  # when the page is started again (time.monotonic(), s); 0: no start is due
@@ -47,10 +52,12 @@ class PageProcess:
     def __enter__(self) -> Self:
         self._start()
         if self._process is not None:
-            self._say(f"live page: {address(self.port, self.token)}")
+            shown = self._resources.enter_context(shown_address(self.port, self.token, self._kept))
+            self._say(f"live page: {shown}")
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._resources.close()
         self._end()
 
     def check(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.processes.ports import LOOPBACK
 from deploy.tls.certificates import write_private
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the page's address
 
@@ -28,6 +32,34 @@ def kept_token(file: Path) -> str:
         file.unlink(missing_ok=True)
         write_private(file, new_token().encode())
     return file.read_text()
+
+
+@contextlib.contextmanager
+def shown_address(port: int, token: str, kept: Path | None = None) -> Iterator[str]:
+    """Inside a `with` block, yield the page's address in a form that may be printed.
+
+    A terminal shows the secret. Other output may end in a log that others can read, so it gets the name of a
+    file with the secret instead, which only this user can read.
+
+    Parameters
+    ----------
+    port : int
+        The port of the page.
+    token : str
+        The secret.
+    kept : Path, optional
+        The file that holds the secret. (default: if a file is needed, a temporary one is made for the block)
+    """
+    if sys.stdout.isatty():
+        yield address(port, token)
+        return
+    with contextlib.ExitStack() as stack:
+        if kept is None:
+            file = stack.enter_context(tempfile.NamedTemporaryFile("w", prefix="cohort-page-"))  # mode 0600
+            file.write(token)
+            file.flush()
+            kept = Path(file.name)
+        yield f"{address(port, 'SECRET')} with the SECRET in {kept}"
 
 
 def address(port: int, token: str) -> str:

@@ -116,7 +116,7 @@ class TrialNumbers:
             case "round":
                 self._round(line)
             case "lost":
-                self._note(line.get("last_round"), "lost", f"{line['lines']} lines of the history are lost")
+                self._note(line.get("last_round"), "lost", f"lost lines of the history: {line['lines']}")
             case "warning":
                 self._note(line["round"], "warning", line["reason"])
             case "end" | "error":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,7 +27,9 @@ from deploy.runs.trials import (
     with_absolute_paths,
     write_plan,
 )
+from deploy.tls.certificates import foreign_owner
 from server.tracking import check_trackers
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ class Comparison(NamedTuple):
         seeds = list(self.by_seed)
         shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
         return (
-            f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
+            f"{counted(self.clients, 'client')} · {settings['clients-per-round']} per round · "
             f"{settings['task']} · {shown}"
         )
 
@@ -99,7 +100,7 @@ def planned_comparison(
     selectors: Sequence[str],
     task: str,
     seeds: Sequence[int],
-    out: Path | None,
+    folder: Path,
     settings: Sequence[str] | None,
     track: Sequence[str] | None,
 ) -> Comparison:
@@ -110,7 +111,6 @@ def planned_comparison(
     ModuleNotFoundError, TypeError, ValueError
         If an option or a setting is wrong, or if the task needs an extra that is not installed.
     """
-    folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
         "num-rounds": rounds,
@@ -240,6 +240,9 @@ def claim(comparison: Comparison, engine: str, *, again: bool) -> None:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"out = {folder}: must be a new or an empty folder")
         (folder / "logs").mkdir(parents=True)
+        if engine != "batched" and (why := foreign_owner(folder)):  # a batched simulation has no keys
+            (folder / "logs").rmdir()
+            raise ValueError(f"out = {folder}: {why}")
         write_plan(folder, comparison.trials, engine)
     except OSError as error:
         raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error

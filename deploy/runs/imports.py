@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,14 @@ class CommandWithImports(WithImports, typer.core.TyperCommand):
 
 class GroupWithImports(WithImports, typer.core.TyperGroup):
     """A group of commands with the option `--import` before the name of a command."""
+
+
+def import_options() -> str:
+    """Return the options `--import` with which another command imports the same modules, as a command line.
+
+    Each option begins with a blank.
+    """
+    return "".join(f" --import {shlex.quote(module)}" for module in extensions.named())
 
 
 def _import(context: click.Context, option: click.Parameter, modules: Sequence[str]) -> None:

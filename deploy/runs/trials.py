@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 from dataclasses import dataclass
-from itertools import product
+from datetime import datetime
+from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tasks
 from client.local_data import client_name
 from deploy.flower.config import ConfigValue, default_config
 from deploy.json_text import parse_json
 from server.history import FILE_NAME, RunHistory
-from server.settings import RunSettings, parse_settings, read_client_settings
-from strategies.checkpoint import replacing
+from server.settings import CHECKPOINTS, RunSettings, parse_settings, read_client_settings
+from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.overrides import Groups
 from strategies.options import Overrides
 from strategies.selectors import available, selector_type
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 PLAN = "run.json"  # the file in a comparison's folder that holds the settings of its trials, for a resume
@@ -73,6 +75,18 @@ class Trial:
         if end is None or not self.history.finished:
             return False
         return bool(end.get("reason")) or end.get("rounds", 0) >= self.run_config.get("num-rounds", 0)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a checkpoint has been saved."""
+        return bool(CheckpointFolder(self.folder / CHECKPOINTS).rounds())
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a resume would continue the training: there is a checkpoint, and rounds are left."""
+        planned: Any = self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0))
+        saved = CheckpointFolder(self.folder / CHECKPOINTS).rounds()
+        return not self.done and bool(saved) and saved[-1] < planned
 
     @property
     def problem(self) -> str | None:
@@ -208,6 +222,46 @@ def groups_of(settings: Mapping[str, ConfigValue]) -> dict[str, str | int | None
     return {client_name(each, count): task.client_group(each, count, seed) for each in range(count)}
 
 
+@contextlib.contextmanager
+def new_run_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder that is named after the current time, and yield its absolute path.
+
+    No other process gets the same folder. If several runs start in the same second, the names of the later
+    ones end in -02, -03 and so on, so the names sort in the order of the starts.
+
+    If the `with` block raises an error and the folder is still empty, the folder is removed, and `parent` too
+    if it was missing before and is empty.
+
+    Parameters
+    ----------
+    parent : Path
+        The folder in which the new folder is made. It is made if it is missing.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made.
+    """
+    parent = parent.absolute()
+    missing = not parent.exists()
+    second = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for number in count(1):
+        folder = parent / (second if number == 1 else f"{second}-{number:02d}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+        if not parent.is_dir():
+            raise NotADirectoryError(f"{parent}: must be a folder")
+    try:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):  # the folder holds files already
+            folder.rmdir()
+            if missing:
+                parent.rmdir()
+        raise
+
+
 def run_folder(run: str) -> Path:
     """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/.
 
@@ -271,6 +325,8 @@ def read_plan(folder: Path) -> list[Trial]:
         saved = parse_json(text)
         if saved["version"] != PLAN_VERSION:
             raise ValueError(f"has version {saved['version']}, but this program reads version {PLAN_VERSION}")
+        if not saved["trials"].items():
+            raise ValueError("must have at least one trial")
         for name, config in saved["trials"].items():
             if re.fullmatch(r"[A-Za-z0-9.-]+", name) is None or set(name) == {"."}:
                 raise ValueError(f"trial = {name[:80]!r}: must be the name of a folder")

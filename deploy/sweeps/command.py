@@ -19,6 +19,7 @@ from deploy.sweeps.statistics import Result
 from server.tracking import check_trackers
 from strategies import extensions
 from strategies.checkpoint import CheckpointError, CheckpointFolder
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,7 +135,9 @@ def _run(
     waiting = [job for key, (_, job) in places.items() if key not in outcomes]
     where = "on Ray" if on == "ray" else f"{min(workers, max(1, len(waiting)))} at a time"
     kept = f"; {len(outcomes)} are finished already" if outcomes else ""
-    console.print(f"{len(places)} trials, {where}; all files go to {_short(folder)}{kept}", soft_wrap=True)
+    console.print(
+        f"{counted(len(places), 'trial')}, {where}; all files go to {_short(folder)}{kept}", soft_wrap=True
+    )
     problems: list[str] = []
     stopped: str = ""
     try:
@@ -210,7 +213,7 @@ def _shown(
 def _list(places: dict[str, tuple[PlannedTrial, Job]]) -> None:
     for each, job in places.values():
         typer.echo(f"{_label(each)}{'  (finished)' if _finished(job) else ''}")
-    typer.echo(f"{len(places)} trials")
+    typer.echo(counted(len(places), "trial"))
 
 
 def _label(each: PlannedTrial) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -259,6 +261,32 @@ def private_folder(folder: Path) -> None:
     """Make a folder if it is missing, and set its mode to 0700."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
+
+
+def foreign_owner(folder: Path) -> str:
+    """Return why a folder must not hold secrets: it belongs to another user, who could replace them.
+
+    The result is "" if the folder belongs to the user of this process, or is missing.
+    """
+    if sys.platform == "win32" or not folder.exists():
+        return ""
+    owner, user = folder.stat().st_uid, os.geteuid()
+    if owner == user:
+        return ""
+    return (
+        f"belongs to {_user_name(owner)}, who could replace the keys in it: run this as {_user_name(owner)}, "
+        f"name another folder, or first: chown -R {_user_name(user)} {shlex.quote(str(folder))}"
+    )
+
+
+def _user_name(user: int) -> str:
+    """Return the name of a user of this machine; the number if there is no name."""
+    import pwd  # not at the top: Windows lacks it
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def _builder(

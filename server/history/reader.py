@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .parsing import Line
 
 
+# The damaged lines of which this process has warned. A command may read the same history several times.
+_WARNED_OF: set[str] = set()
+
+
 @dataclass
 class RunHistory:
     """The content of a history so far. The history can be read while the run goes on.
@@ -96,8 +100,8 @@ class RunHistory:
         Parameters
         ----------
         skip_damaged : bool (default: False)
-            True: damaged lines are left out, with one warning. False: a damaged line raises an error. A line
-            is damaged if it is complete, but not a JSON object of the known form (see
+            True: damaged lines are left out, with one warning in this process. False: a damaged line raises
+            an error. A line is damaged if it is complete, but not a JSON object of the known form (see
             `server.history.field_checks`), or if it contradicts earlier lines.
 
         Raises
@@ -135,7 +139,8 @@ class RunHistory:
                 problems.append(problem)
                 continue
             lines.append(line)
-        if problems:
+        if problems and problems[0] not in _WARNED_OF:
+            _WARNED_OF.add(problems[0])
             more = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
             log(WARNING, "%s; the line is left out%s", problems[0], more)
         if replaced:

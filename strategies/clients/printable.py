@@ -41,6 +41,17 @@ def printable(text: object, longest: int | None = LONGEST_REASON, *, keep: str =
     return found if longest is None or len(found) <= longest else f"{found[: longest - 1]}…"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun, in the singular or the plural (default: the singular with an s).
+
+    Examples
+    --------
+    >>> counted(1, "client"), counted(0, "client"), counted(2, "reply", "replies")
+    ('1 client', '0 clients', '2 replies')
+    """
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
 def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return the first ``most`` names in one line, and how many names are left out, if any.
 

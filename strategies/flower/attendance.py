@@ -12,7 +12,7 @@ from flwr.common import log
 
 from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
-from ..clients.printable import listed, printable
+from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
 from .exchanges import clock_of
@@ -141,24 +141,28 @@ class Attendance:
             if resumed and present > best:
                 best, settled = present, clock.monotonic() + _SETTLED
             if best >= self.quorum and clock.monotonic() >= settled:
-                log(WARNING, "%d of %d clients are back: the run continues with these clients", present, left)
+                log(WARNING, "%d of %s are back: the run continues", present, counted(left, "client"))
                 break
             if clock.monotonic() >= end:
                 outcome = (
-                    f"{present} of {self.min_available_clients} clients (min_available_clients) joined "
-                    f"within {self.deadlines.join:g} s (deadlines.join); {len(online)} nodes were online"
+                    f"{present} of {counted(self.min_available_clients, 'client')} joined within "
+                    f"{self.deadlines.join:g} s (join deadline); "
+                    f"{counted(len(online), 'node is', 'nodes are')} online"
                 )
                 if present < self.clients_per_round and not resumed:
-                    raise NotEnoughClientsError(outcome)
+                    raise NotEnoughClientsError(
+                        f"{outcome}. A new run needs clients_per_round = {self.clients_per_round} of them: "
+                        "let more clients join, or lower clients_per_round and min_available_clients"
+                    )
                 log(WARNING, "%s: the run continues with the clients that joined", outcome)
                 break
             if clock.monotonic() >= log_at:
                 log_at = clock.monotonic() + _NEXT_LOG
                 log(
                     INFO,
-                    "%d of %d clients (min_available_clients) joined; waiting up to %g s (deadlines.join)",
+                    "%d of %s joined; waiting up to %g s (join deadline)",
                     present,
-                    self.min_available_clients,
+                    counted(self.min_available_clients, "client"),
                     self.deadlines.join,
                 )
             clock.sleep(self.polling.interval)
@@ -181,16 +185,17 @@ class Attendance:
         pause, log_at, limit = self.polling.interval, _FIRST_LOG, self.deadlines.absence
         while len(available := self.available(grid)) < self.quorum:
             waited = clock.monotonic() - began
-            shortage = f"{len(available)} of the {self.quorum} clients of a quorum are available"
+            here = counted(len(available), "client is", "clients are")
+            shortage = f"the quorum is {self.quorum}, and {here} available"
             if self.eligible.conditions:
                 shortage += f" and eligible ({self.eligible.conditions})"
                 if why := self.eligible.why_nobody(self.roster):
                     raise NotEnoughClientsError(why)
             if waited >= limit:
-                raise NotEnoughClientsError(f"{shortage} after {limit:g} s (deadlines.absence)")
+                raise NotEnoughClientsError(f"{shortage} after {limit:g} s (absence deadline)")
             if waited >= log_at:
                 log_at = waited + _NEXT_LOG
-                log(WARNING, "%s; waiting up to %g s (deadlines.absence)", shortage, limit)
+                log(WARNING, "%s; waiting up to %g s (absence deadline)", shortage, limit)
             clock.sleep(min(pause, limit - waited))
             pause = min(2 * pause, _LONGEST_PAUSE)
             self._questions.hurry()
@@ -308,7 +313,7 @@ class Attendance:
         """
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
-            log(WARNING, "%s is removed from the run (overrides.removed)", client_id)
+            log(WARNING, "%s is removed from the run, as the operator declared", client_id)
         names = {node.node_id: printable(node.name, None) if node.name else "" for node in grid.get_nodes()}
         self._refused = {
             node: client_id
@@ -372,14 +377,15 @@ class Attendance:
         if unknown and self.polling.ask_status:
             log(
                 INFO,
-                "%d nodes have no query.status handler: they are known by node id, their sizes are learned "
-                "from replies; with Polling(ask_status=False), clients are not asked, and log no error",
-                unknown,
+                "%s without a query.status handler: known by node id, and by the sizes in replies; with "
+                "Polling(ask_status=False), clients are not asked, and log no error",
+                counted(unknown, "node"),
             )
         elif unknown and self._unasked and len(self.roster) == len(new):
             log(INFO, _NOT_ASKED)
         if new:
-            log(INFO, "%d new clients: %s", len(new), listed([self.roster.id_of(client) for client in new]))
+            names = listed([self.roster.id_of(client) for client in new])
+            log(INFO, "%s: %s", counted(len(new), "new client"), names)
 
     def _identities(
         self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from ..clients.printable import printable
+from ..clients.printable import counted, printable
 from .traffic import Traffic
 from .unreadable_replies import readable
 
@@ -318,7 +318,8 @@ class ExchangeGrid(GridView):
             self._lost += 1
             if self._lost > _LOST_IN_A_ROW:
                 raise
-            log(WARNING, "%d messages could not be sent: %s: %s", len(messages), type(error).__name__, error)
+            unsent = counted(len(messages), "message")
+            log(WARNING, "%s could not be sent: %s: %s", unsent, type(error).__name__, error)
             return []
         self._lost = 0
         return message_ids

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
-from ..clients.printable import printable
+from ..clients.printable import counted, printable
 from ..clients.reports import (
     GROUP,
     GROUP_NAMES,
@@ -239,7 +239,12 @@ class Poll:
             raise MissingHandlerError(
                 f"ask_norms = True needs the handler {NORM}, and the clients' app has none"
             )
-        log(INFO, "Asked %d clients for their norms: %d answered", norms.size, np.isfinite(norms).sum())
+        log(
+            INFO,
+            "Asked %s for norms: %d answered",
+            counted(norms.size, "client"),
+            np.isfinite(norms).sum(),
+        )
         self._unable.clear()  # clients without this handler may have the handler of the selector's poll
         return norms
 

@@ -1,12 +1,14 @@
 """The `cohort` command: bad input is refused with a message before anything starts."""
 
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +24,12 @@ from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
-from deploy.runs import comparison_setup
+from deploy.runs import comparison_setup, trials
 from deploy.runs.display import PlainDisplay
-from deploy.runs.trials import Trial, plan, write_plan
+from deploy.runs.trials import Trial, plan, read_plan, write_plan
+from server.settings import CHECKPOINTS
+from strategies import extensions
+from strategies.checkpoint import Checkpoint, CheckpointFolder
 
 from ..support.histories import write_history
 from ..support.processes import linux, wait_for
@@ -82,8 +87,8 @@ def taken_port() -> Iterator[int]:
         ("--set lr=3", "lr = 3: unknown setting (did you mean learning-rate?)"),
         (
             "--set min-shares=2",
-            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or use "
-            "--selector flics:min_shares=2",
+            "min-shares = 2: not a setting of the run, but of flics; write it into selector-settings, or "
+            "with `cohort up` and `cohort simulate` use --selector flics:min_shares=2",
         ),
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
@@ -294,7 +299,11 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert "num-rounds = 0: must be" in refused.stderr
     assert "tusk = 'digits': unknown setting" in refused.stderr
     refused = cohort("server", "run", *here)
-    assert "nothing answers on port 1 of this machine; is `cohort server up` running?" in refused.stderr
+    up = f"cohort server up --dir {server.folder}"
+    assert f"nothing answers on port 1 of this machine; is `{up}` running?" in refused.stderr
+    for key, why in (("output-dir", "the folder is made in runs/"), ("resume", "use --resume")):
+        refused = cohort("server", "run", "--set", f"{key}=x", *here)
+        assert f"set = {key}=x: {why}" in refused.stderr
     assert sorted(path.name for path in (server.folder / "runs").iterdir()) == ["1", "2"]
     assert submitted == []
     monkeypatch.setattr(Server, "check_is_up", lambda self: None)
@@ -326,8 +335,13 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 1
     assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
-    assert f"to resume: cohort server run --resume {run}" in result.stderr
+    assert result.stderr == "there is no checkpoint, so there is nothing to resume; start a new run\n"
     assert " md " in result.stdout  # the table of results
+    save_checkpoint(run, 1)
+    result = cohort("server", "run", "--resume", "last", *here)
+    assert result.stderr == "no round is left, so there is nothing to resume; start a new run\n"
+    result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
+    assert result.stderr == f"to resume: cohort server run --resume {run} --dir {server.folder}\n"
     assert (run / "flower-run").read_text() == "17"
 
     class Interrupted(Failed):
@@ -344,6 +358,101 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert result.exit_code == 130
     assert f"the run goes on without this command; history: {run / 'history.jsonl'}" in result.stderr
     assert f"to stop the run: cohort server stop 17 --dir {server.folder}" in result.stderr
+
+
+class Frozen(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> "Frozen":
+        return cls(2026, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.slow
+def test_two_runs_of_a_server_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+
+    def submit(self: RunningSuperLink, config: dict[str, Any], name: str) -> NoReturn:
+        folders.append(config["output-dir"])
+        if len(folders) == 1:
+            Path(config["output-dir"], "history.jsonl").touch()
+        raise EngineError("Flower refused the run: no")
+
+    monkeypatch.setattr(RunningSuperLink, "submit", submit)
+    monkeypatch.setattr(Server, "check_is_up", lambda self: None)
+    monkeypatch.setattr(Server, "bundle", lambda self: 64 * "0")
+    monkeypatch.setattr(trials, "datetime", Frozen)
+    server = Server(tmp_path / "server", ("localhost",), control_port=1)
+    server.save()
+    for _ in range(2):
+        result = cohort("server", "run", "--dir", str(server.folder))
+        assert result.stderr == "Flower refused the run: no\n"
+    runs = server.folder / "runs"
+    assert folders == [str(runs / "2026-01-02_03-04-05"), str(runs / "2026-01-02_03-04-05-02")]
+    assert [each.name for each in runs.iterdir()] == ["2026-01-02_03-04-05"]  # the second holds nothing
+
+
+def test_two_comparisons_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trials, "datetime", Frozen)
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    monkeypatch.setattr(cli, "_compare", lambda *_, **__: None)
+    assert cohort("up", "--rounds", "0").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+    for command in ("up", "simulate"):
+        result = cohort(command)
+        assert result.exit_code == 0, result.output
+    plans = sorted(tmp_path.glob("runs/*/run.json"))
+    assert [each.parent.name for each in plans] == ["2026-01-02_03-04-05", "2026-01-02_03-04-05-02"]
+    assert read_plan(plans[1].parent)[0].run_config["output-dir"] == str(plans[1].parent / "forecast")
+
+
+def save_checkpoint(run: Path, number: int) -> None:
+    folder = CheckpointFolder(run / CHECKPOINTS)
+    assert folder.save(Checkpoint(number, {}, {}))
+    folder.release()
+
+
+def test_a_comparison_says_how_to_resume_it_only_if_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dies(NoCluster):
+        def __enter__(self) -> NoReturn:
+            raise EngineError("the SuperLink ended")
+
+    monkeypatch.setattr(cli, "LocalCluster", Dies)
+    monkeypatch.chdir(tmp_path)
+    result = cohort("up", "--out", "run", "--selector", "md", "--rounds", "4")
+    assert (result.exit_code, result.stderr) == (1, "the SuperLink ended\n")
+    write_history(tmp_path / "run" / "md", [2.0, 1.0], "md", end=False)
+    save_checkpoint(tmp_path / "run" / "md", 1)
+    module = tmp_path / "with blank.py"
+    module.write_text("")
+    monkeypatch.setenv(extensions.VARIABLE, "")
+    result = cohort("up", "--resume", "run", "--import", str(module))
+    assert result.stderr == (
+        f"the SuperLink ended\nto resume: cohort up --resume run --import '{tmp_path}/with blank.py'\n"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_comparison_with_keys_in_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    monkeypatch.setattr(cli, "_compare", lambda *_, **__: None)
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, 54321, 54321)
+    result = cohort("up", "--out", str(run))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"out = {run}: belongs to 54321, who could replace the keys in it: ")
+    assert list(run.iterdir()) == []
+    assert cohort("simulate", "--out", str(run)).exit_code == 0  # has no keys
 
 
 class NoCluster:
@@ -455,7 +564,8 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
     arguments = ["simulate", "--engine", "batched", "--num-rounds", "100000", "--out", str(tmp_path / "run")]
     command = [sys.executable, "-c", "from deploy.command import main; main()", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for((tmp_path / "run" / "forecast" / "history.jsonl").exists, 60, lambda: "no history")
+        saved = tmp_path / "run" / "forecast" / CHECKPOINTS
+        wait_for(lambda: any(saved.glob("round-*.npz")), 60, lambda: "no checkpoint")
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert said.endswith(f"stopped by SIGTERM\nto resume: cohort simulate --resume {tmp_path / 'run'}\n")

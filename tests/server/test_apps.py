@@ -18,7 +18,7 @@ import tasks
 from deploy.runs.trials import parse_setting
 from server.history import HistoryWriter
 from server.recording import UnchangedModelError
-from server.settings import RunSettings, parse_settings
+from server.settings import RunSettings, errors_in_names_of_the_run, parse_settings
 from strategies.clients.reports import STATUS
 from strategies.options import GuardSettings
 
@@ -132,7 +132,36 @@ def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None
         server.app.app(ToyGrid({}), Context(1, 1, {}, RecordDict(), config))
     last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
     assert last["type"] == "error"
-    assert "0 of 6 clients" in last["reason"]
+    assert last["reason"] == (
+        "NotEnoughClientsError: 0 of 6 clients joined within 0.1 s (join deadline); 0 nodes are online. A "
+        "new run needs clients-per-round = 3 of them: let more clients join, or lower clients-per-round and "
+        "num-clients"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "in_names_of_the_run"),
+    [
+        ("faults.quorum = 5: must be <= clients_per_round", "quorum = 5: must be <= clients-per-round"),
+        (
+            "server_strategy = FedAdam() with mode = Buffered(...)",
+            "server-strategy = FedAdam with mode = 'buffered'",
+        ),
+        ("use a mode.concurrency above mode.size", "use a concurrency above buffer-size"),
+        (
+            "1 client (min_available_clients) in 3 s (deadlines.join)",
+            "1 client (num-clients) in 3 s (join-deadline)",
+        ),
+        ("overrides.sizes['local_steps'] = -1", "client-sizes['local_steps'] = -1"),
+        ("/runs/data_dir: mode.max_staleness = 3", "/runs/data_dir: max-staleness = 3"),
+        ("eligible = 'data_dir=*': no num_rounds.", "eligible = 'data_dir=*': no num-rounds."),
+        ("smoothness = 1, local_learning_rate = None", "smoothness = 1, local_learning_rate = None"),
+    ],
+)
+def test_errors_of_the_strategy_name_the_settings_of_the_run(message: str, in_names_of_the_run: str) -> None:
+    with pytest.raises(RuntimeError) as raised, errors_in_names_of_the_run():
+        raise RuntimeError(message, 3)
+    assert raised.value.args == (in_names_of_the_run, 3)
 
 
 def test_real_clients_have_no_simulated_availability(tmp_path: Path) -> None:

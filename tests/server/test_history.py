@@ -478,3 +478,14 @@ def test_a_history_of_another_version_is_refused(tmp_path: Path, version: dict[s
         RunHistory(path).read()
     with pytest.raises(VersionError, match=message):
         HistoryWriter.resume(path, 1, RUN)
+
+
+def test_a_damaged_line_is_warned_of_once_in_a_command(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_history(tmp_path / "md", [2.0, 1.0]).path
+    with path.open("ab") as file:
+        file.write(b"damaged\n")
+    for _ in range(3):
+        RunHistory(path).read(skip_damaged=True)
+    assert len([each for each in caplog.records if "not a line of a history" in each.message]) == 1

@@ -222,7 +222,7 @@ def test_a_pattern_that_matches_nobody_ends_the_run_at_once() -> None:
 
 def test_without_an_eligible_client_a_round_waits_until_its_deadline() -> None:
     grid = ToyGrid({n: site(name, lambda: {"charging": False}) for n, name in enumerate(NAMES, 10)})
-    match = r"0 of the 1 clients of a quorum are available and eligible \(charging=true\) after 1 s"
+    match = r"the quorum is 1, and 0 clients are available and eligible \(charging=true\) after 1 s"
     with pytest.raises(NotEnoughClientsError, match=match):
         play(grid, 1, eligible="charging=true")
 

@@ -249,7 +249,7 @@ def test_all_clients_leave_and_one_comes_back() -> None:
     strategy.aggregate_train(1, grid.send_and_receive(sent))
     nodes, grid.nodes = grid.nodes, {}
     with pytest.raises(
-        NotEnoughClientsError, match=r"0 of the 1 clients of a quorum are available after 0\.2 s"
+        NotEnoughClientsError, match=r"the quorum is 1, and 0 clients are available after 0\.2 s"
     ):
         strategy.configure_train(2, arrays, ConfigRecord(), grid)
     grid.nodes = {77: nodes[2]}  # b, through another node
@@ -335,7 +335,8 @@ def test_round_1_starts_without_clients_that_never_joined() -> None:
 
 def test_with_too_few_clients_the_run_ends_with_a_reason() -> None:
     with pytest.raises(
-        NotEnoughClientsError, match=r"1 of 2 clients .*joined within 0\.2 s .*1 nodes were online"
+        NotEnoughClientsError,
+        match=r"1 of 2 clients joined within 0\.2 s .*; 1 node is online",
     ):
         run(ToyGrid({1: client("a")}), clients_per_round=2)
 

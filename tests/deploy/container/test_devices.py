@@ -47,7 +47,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
     nodes.append({"node-id": "9", "status": "online"})
     assert "node-9" in do("list")[1]
     assert (
-        "WARNING                        2 nodes are not devices, but the cluster has 1 clients"
+        "WARNING                        nodes that are not devices: 2; clients of the cluster: 1"
         in do("list")[1]
     )
     listed = json.loads(do("list", "--json")[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,11 +71,9 @@ def test_an_unfinished_run_is_resumed_unless_the_settings_have_changed(
     assert "resumes " in capsys.readouterr().out
 
     environment["COHORT_SEED"] = "9"
-    time.sleep(1.1)  # the name of the folder contains the second
     other, trials = run._last_or_new(tmp_path)
     assert other != folder
     assert "the settings have changed: this is a new run" in capsys.readouterr().out
     for trial in trials:
         write_history(other / trial.name, [2.0] * 4)
-    time.sleep(1.1)
     assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing to resume

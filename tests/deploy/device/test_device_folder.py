@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device import reconnect
+from deploy.device import device_folder, reconnect
 from deploy.device.device_folder import Device, Settings
 from deploy.tls import certificates
 
-from ...support.devices import mode, public_key_of
+from ...support.devices import mode, public_key_of, run_cli
 
 
 def test_a_device_makes_a_private_key_once(device: Device, authority: certificates.Certificates) -> None:
@@ -70,6 +70,21 @@ def test_a_new_key_belongs_to_the_owner_of_the_folder(device: Device) -> None:
     os.chown(device.folder, 54321, 54321)
     device.renew_key()
     assert (device.folder / "key").stat().st_uid == 54321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_root_opens_the_folder_of_another_user_only_where_systemd_makes_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.check_owner()
+    os.chown(device.folder, 54321, 54321)
+    for command in ("status", "pause", "trust any", "join"):
+        code, output = run_cli(*command.split(), "--state-dir", str(device.folder))
+        assert code == 2
+        assert f"state-dir = {device.folder}: belongs to 54321, who could replace the keys" in output
+    assert not (device.folder / "paused").exists()
+    monkeypatch.setattr(device_folder, "UNIT_FOLDERS", (device.folder.parent,))
+    device.check_owner()
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,23 @@ def test_a_second_start_at_the_same_moment_is_refused_and_changes_nothing(server
         pass
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("part", ["", "pki"])
+def test_a_server_in_a_folder_of_another_user_is_refused_in_one_line(server: Server, part: str) -> None:
+    """This user could rename `pki/` and put other keys in its place."""
+    folder = server.folder / part
+    os.chown(folder, 54321, 54321)
+    before = (server.folder / "server.json").read_bytes()
+    for command in (["up", "--host", "other.example.org"], ["up"], ["list"], ["invite", "pi-1"], ["run"]):
+        result = CliRunner().invoke(cli, ["server", *command, "--dir", str(server.folder)])
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"dir = {folder}: belongs to 54321, who could replace the keys in it: run this as 54321, name "
+            f"another folder, or first: chown -R root {folder}\n",
+        )
+    assert (server.folder / "server.json").read_bytes() == before
+
+
 def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_authority(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +156,7 @@ def test_an_invitation_holds_a_token_of_which_the_server_keeps_a_hash(
     assert server.registry.knows(invitation.token)
     state = server.states()["pi-1"]
     assert state.startswith("invited, until ")
-    with pytest.raises(ServerError, match="name = pi-1: invited already; `cohort server revoke pi-1`"):
+    with pytest.raises(ServerError, match="name = pi-1: invited already; `cohort server revoke pi-1 --dir /"):
         server.invite("pi-1", tmp_path / "y", 7, "")
     with pytest.raises(ServerError, match="must be a new file, but exists"):
         server.invite("pi-2", tmp_path / "x", 7, "")
@@ -290,7 +307,7 @@ def test_the_authoritys_key_may_be_kept_elsewhere_until_the_certificate_is_renew
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list"], "there is no server here; `cohort server up --host NAME` starts one"),
+        (["list"], "there is no server here; `cohort server up --host NAME --dir "),
         (["up"], "there is no server here"),
         (["register", "pi-1", "ssh-nonsense", "AAAA"], "there is no server here"),
     ],

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.hosting.server import Server
+from deploy.page.secret_link import shown_address
 
 from .test_http_interface import write
 from .test_run_sources import lines_of
@@ -22,11 +23,27 @@ def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "from deploy.command import main; main()", "page", str(tmp_path / "run")]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as page:
         assert page.stdout is not None
-        found = re.search(r"open (http://127.0.0.1:\d+/\S+/) ", page.stdout.readline())
+        line = page.stdout.readline()
+        found = re.fullmatch(
+            r"open (http://127.0.0.1:\d+/)SECRET/ with the SECRET in (\S+)   \(Ctrl-C ends the page\)\n", line
+        )
         assert found
-        assert httpx.get(f"{found[1]}data/state", timeout=20).json()["run"] == "run"
+        secret = Path(found[2])
+        assert secret.stat().st_mode & 0o077 == 0
+        assert httpx.get(f"{found[1]}{secret.read_text()}/data/state", timeout=20).json()["run"] == "run"
         page.send_signal(2)
         assert page.wait(20) == 0
+    assert not secret.exists()
+
+
+def test_only_a_terminal_shows_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept in (None, tmp_path / "page.secret"):
+        with shown_address(17, "abc", kept) as shown:
+            assert "abc" not in shown
+            assert kept is None or shown == f"http://127.0.0.1:17/SECRET/ with the SECRET in {kept}"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with shown_address(17, "abc", tmp_path / "page.secret") as shown:
+        assert shown == "http://127.0.0.1:17/abc/"
 
 
 def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> None:
@@ -59,7 +76,7 @@ def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
     ]
     result = CliRunner().invoke(cli, [*arguments, str(tmp_path / "run"), *option])
     assert result.exit_code == 0, result.output
-    shown = re.search(r"live page: http://127.0.0.1:\d+/\S{30,}/", result.output)
+    shown = re.search(r"live page: http://127.0.0.1:\d+/SECRET/ with the SECRET in \S+", result.output)
     assert bool(shown) == bool(option)
     assert (f"cohort page {tmp_path / 'run'}" in result.output) == bool(option)
 

@@ -40,10 +40,12 @@ def test_it_serves_the_runs_on_the_volume_at_the_same_address_after_a_restart(tm
             text=True,
         ) as role:
             assert role.stdout is not None
-            found = re.search(r"http://ADDRESS/([^/]+)/", role.stdout.readline())
+            said = "".join(role.stdout.readline() for _ in range(3))
+            found = re.search(r"SECRET:  docker compose exec page cat (\S+)\n", said)
             assert found
-            secrets.append(found[1])
-            state = httpx.get(f"{address(port, found[1])}data/state", timeout=20).json()
+            secrets.append(Path(found[1]).read_text())
+            assert secrets[-1] not in said
+            state = httpx.get(f"{address(port, secrets[-1])}data/state", timeout=20).json()
             assert (state["run"], state["trials"]["md"]["round"]) == ("2026-01-01", 1)
             assert (tmp_path / "ready").exists()
             role.terminate()

@@ -37,11 +37,14 @@ def test_a_page_is_there_while_the_run_goes_on(folder: Path) -> None:
     said: list[str] = []
     with PageProcess(folder, "secret", 0, said.append) as page:
         where = address(page.port, "secret")
-        assert said == [f"live page: {where}"]
+        (line,) = said
+        assert line.startswith(f"live page: http://127.0.0.1:{page.port}/SECRET/ with the SECRET in ")
+        assert Path(line.split()[-1]).read_text() == "secret"
         assert round_shown(where) == 1
         write(folder / "md", lines_of([{0: (1, True)}] * 3))
         assert round_shown(where) == 3
     assert round_shown(where) is None
+    assert not Path(line.split()[-1]).exists()
 
 
 def test_a_page_that_ends_comes_again_at_the_same_address(
@@ -78,7 +81,7 @@ def test_the_page_ends_when_the_run_is_killed(folder: Path, tmp_path: Path) -> N
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        where = parent.stdout.readline().split()[-1]
+        where = parent.stdout.readline().split()[2].replace("SECRET", "secret")
         assert round_shown(where) == 1
         parent.send_signal(signal.SIGKILL)
     assert wait_until(lambda: round_shown(where) is None, PATIENCE)

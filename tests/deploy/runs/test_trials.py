@@ -1,10 +1,19 @@
 """The plan of a run, from which its trials are resumed."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from deploy.runs.trials import LARGEST_PLAN, Trial, read_plan, with_absolute_paths, write_plan
+from deploy.runs.trials import (
+    LARGEST_PLAN,
+    Trial,
+    new_run_folder,
+    read_plan,
+    with_absolute_paths,
+    write_plan,
+)
 from server.history import RunHistory
 
 
@@ -26,6 +35,40 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_that_start_together_have_folders_of_their_own_in_the_order_of_their_starts(
+    tmp_path: Path,
+) -> None:
+    parent = tmp_path / "runs"
+
+    def make() -> Path:
+        with new_run_folder(parent) as folder:
+            (folder / "run.json").touch()
+        return folder
+
+    with ThreadPoolExecutor(16) as several:
+        made = {each.result() for each in [several.submit(make) for _ in range(32)]}
+    assert len(made) == 32
+    one_after_another = [make() for _ in range(12)]
+    assert one_after_another == sorted(one_after_another)
+
+
+def test_the_folder_of_a_run_that_did_not_start_is_removed_unless_it_holds_files(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="first"), new_run_folder(tmp_path / "new" / "runs"):
+        raise OSError("first")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(OSError, match="second"), new_run_folder(tmp_path / "runs") as folder:
+        raise OSError("second")
+    assert list((tmp_path / "runs").iterdir()) == []
+    with suppress(OSError), new_run_folder(tmp_path / "runs") as folder:
+        (folder / "history.jsonl").touch()
+        raise OSError("third")
+    assert (folder / "history.jsonl").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError), new_run_folder(tmp_path / "file"):
+        pass
+
+
 def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"client-settings": "mine.json", "client-sizes": "", "data-dir": "/data", "task": "digits"}
@@ -38,6 +81,8 @@ def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pyte
         ("[" * 100_000, "too many levels"),
         ("[]", "must have trials with settings"),
         ('{"version": 1}', "'trials' is missing"),
+        ('{"version": 1, "trials": {}}', "must have at least one trial"),
+        ('{"version": 1, "trials": []}', "must have trials with settings"),
         ('{"version": 1, "trials": {"md": 3}}', "must have trials with settings"),
         ('{"version": 1, "trials": {"md": {"selector": "md"}}}', "'num-rounds' is missing"),
         ('{"version": 1, "trials": {"md": {"selector": "md", "num-rounds": "9"}}}', "must be a whole number"),
