@@ -68,6 +68,10 @@ class EligibleClients:
             self._seen = (conditions, roster.changes, mask)
         return clients[self._seen[2][clients]]
 
+    def excludes(self, name: str) -> bool:
+        """Return whether no client with this registered name can be eligible; False for "", no name."""
+        return bool(name) and not Eligibility(names=self.conditions.names).admits(name, {})
+
     def why_nobody(self, roster: Roster) -> str:
         """Return why no known client has an eligible name; "" if one has, or if no client is known."""
         names = roster.ids()
