@@ -214,7 +214,8 @@ class Wait:
         multiple = f"{waited / expected:.2g} times {whose}" if expected > 0 else "the shortest wait"
         if waited <= self.shortest:
             multiple = "the shortest wait"
-        return f"not waited for: {waited:.3g} s, {multiple}; deadline {self.limit:g} s"
+        seconds = f"{waited:.0f}" if waited >= 10 else f"{waited:.2g}"
+        return f"not waited for: {seconds} s, {multiple}; deadline {self.limit:g} s"
 
     def _awaited(self) -> Bools:
         """Return (n,) whether each client may still answer."""
