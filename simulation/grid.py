@@ -6,7 +6,7 @@ In this folder only this file and `lazy_array` use Flower's private API.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from logging import ERROR
@@ -23,6 +23,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from strategies.flower.contents import of_kind
+from strategies.flower.traffic import num_array_bytes
 
 from .lazy_array import Copies, LazyArray
 from .response_times import ResponseTimes
@@ -95,6 +96,10 @@ class InProcessGrid(Grid):
     If the ttl passes before the reply is pulled, the next push of messages replaces the reply by error 3.
     If the node of a message has left, the reply is the SuperLink's error 5.
 
+    **Slow lines.** With a ``bandwidth``, the update in a reply to TRAIN has as many bytes as the model in the
+    message, and takes further seconds after the ``latency``. Meanwhile, `received_bytes` says how many of these
+    bytes have arrived.
+
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
     the second period is the round after it, and so on (`availability_round`). After TRAIN messages were sent,
@@ -119,6 +124,9 @@ class InProcessGrid(Grid):
         Seconds, >= 0, from sending a message to its reply, or a function that returns these seconds for a
         message; inf: no reply. `ResponseTimes` apply to TRAIN messages; all other messages are answered at
         once.
+    bandwidth : float or callable (default: inf)
+        Bytes per second, > 0, at which the update in a reply to TRAIN arrives, or a function that returns this
+        number for a message.
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
@@ -139,7 +147,7 @@ class InProcessGrid(Grid):
     Raises
     ------
     ValueError
-        If ``latency`` or ``round_length`` is out of range, nodes have no app, or there are more nodes than
+        If ``latency``, ``bandwidth`` or ``round_length`` is out of range, nodes have no app, or there are more nodes than
         clients of the availability.
 
     Examples
@@ -168,6 +176,7 @@ class InProcessGrid(Grid):
         *,
         run_config: Mapping[str, Any] | None = None,
         latency: float | Callable[[Message], float] | ResponseTimes = 0.0,
+        bandwidth: float | Callable[[Message], float] = inf,
         clock: Clock | None = None,
         frozen: bool = False,
         offline_after: float = 50.0,
@@ -185,6 +194,9 @@ class InProcessGrid(Grid):
         if isinstance(latency, ResponseTimes):
             latency = self._latency_of(latency)
         self.latency: Callable[[Message], float] = latency if callable(latency) else lambda _: latency
+        if isinstance(bandwidth, int | float) and not bandwidth > 0:
+            raise ValueError(f"bandwidth = {bandwidth}: must be > 0")
+        self.bandwidth: Callable[[Message], float] = bandwidth if callable(bandwidth) else lambda _: bandwidth
         self.offline_after = offline_after
         self.availability = availability
         self.round_length = round_length
@@ -204,6 +216,9 @@ class InProcessGrid(Grid):
         self._expires: dict[str, float] = {}  # message id -> end of its ttl
         self._expired: set[str] = set()  # ids of expired messages whose error reply was not pulled yet
         self._replies: dict[str, list[Message]] = {}  # message id -> replies ready to be pulled
+        # Message id -> (when the update begins to arrive in s, its bytes, and the bytes per second). Only for
+        # updates that take time.
+        self._uploads: dict[str, tuple[float, int, float]] = {}
         for config in node_configs:
             self.add_node(config)
 
@@ -346,6 +361,10 @@ class InProcessGrid(Grid):
             sent_now = _InFlight(inf, number, own)
             if self._is_online(message.metadata.dst_node_id):
                 sent_now.due = now + self.latency(message)
+                if message.metadata.message_type == _TRAIN and (speed := self.bandwidth(message)) < inf:
+                    size = num_array_bytes(message)
+                    self._uploads[message_id] = (sent_now.due, size, speed)
+                    sent_now.due += size / speed
             else:
                 sent_now = self._undeliverable(sent_now)
             if message.metadata.message_type == _TRAIN:
@@ -364,6 +383,7 @@ class InProcessGrid(Grid):
             if message_id in self._replies:
                 replies += self._replies.pop(message_id)
                 self._expires.pop(message_id, None)
+                self._uploads.pop(message_id, None)
             elif message_id in self._expired or self._expires.get(message_id, inf) < now:
                 self._expired.discard(message_id)
                 self._expires.pop(message_id, None)
@@ -389,6 +409,15 @@ class InProcessGrid(Grid):
             if not waiting or now >= end or wake == inf:
                 return replies
             self.clock.sleep(wake - now)
+
+    def received_bytes(self, message_ids: Collection[str]) -> dict[str, int]:
+        """Return how many bytes of each update have arrived, by message id; an update without any is left out."""
+        now, found = self.clock.monotonic(), {}
+        for message_id in message_ids:
+            began, size, speed = self._uploads.get(message_id, (inf, 0, 1.0))
+            if now > began:
+                found[message_id] = min(size, int((now - began) * speed))
+        return found
 
     def _handle_due(self, now: float) -> None:
         """Handle all messages whose replies are due, even if the strategy never pulls these replies."""

@@ -161,7 +161,8 @@ def arrivals(
         The round ends at the ``enough``-th reply (default: all); replies that arrive at that moment count
         too.
     wait : Wait, optional
-        Learns how long each client takes, and may end the round earlier.
+        Learns how long each client takes, and may end the round earlier, but not while the round lacks the
+        quorum.
 
     Returns
     -------
@@ -189,12 +190,16 @@ def arrivals(
 
 def _waited(seconds: Floats, end: float, wait: Wait) -> float:
     """Report each reply in turn to ``wait``; return how many seconds the round waits, at most ``end``."""
-    now = 0.0
+    now, count = 0.0, 0
+
+    def waits_until() -> float:
+        return end if wait.is_short(count) else min(end, max(now, wait.end()))
+
     for position in np.argsort(seconds, kind="stable").tolist():
-        if seconds[position] > min(end, wait.end()):
+        if seconds[position] > waits_until():
             break
-        now = float(seconds[position])
+        now, count = float(seconds[position]), count + 1
         wait.answered(position, now)
-    end = min(end, max(now, wait.end())) if now < end else end
-    wait.close(end)
-    return end
+    waited = waits_until()
+    wait.close(waited)
+    return waited

@@ -278,6 +278,7 @@ class SelectionStrategy(Strategy):
             self._groups = Groups.of(self.overrides, settings)
         self._eligible = EligibleClients(eligible, self.overrides, self._groups)
         self._eligible.begin(1)  # refuse wrong conditions now
+        self._eligible.check(self.faults.quorum)
         self._attendance = Attendance(
             min_available_clients=min_available_clients or clients_per_round,
             clients_per_round=clients_per_round,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strategies.rounds.replies import LATE, Reply
+from strategies.rounds.replies import Reply
 from strategies.rounds.trained_clients import JoinedUpdates, TrainedClients
+from strategies.rounds.waiting.wait_time import LATE
 
 from .training import Replies
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from strategies.rounds.replies import LATE, Reply
+from strategies.rounds.replies import Reply
 from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
+from strategies.rounds.waiting.over_selection import ENOUGH_REPLIED
+from strategies.rounds.waiting.wait_time import LATE
 
 from ..response_times import arrivals
 
@@ -87,12 +89,18 @@ class Training:
         """
         clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
+        failures: dict[int, str] = {}
         if self._response_times is not None:
             seconds = self._response_times.seconds(plan.round, clients)
             enough = chosen.enough if clients.size else None
             wait = self._logic.wait("train", plan.round, clients, self._deadline)
             answered, waited = arrivals(seconds, self._deadline, enough, wait)
             measured = np.where(answered, seconds, np.nan)
+            cut = chosen.enough < clients.size and np.count_nonzero(answered) >= chosen.enough
+            for position in np.flatnonzero(~answered).tolist():
+                failures[position] = LATE if wait is None else wait.why_missing(position, waited)
+                if cut:
+                    failures[position] = ENOUGH_REPLIED
             late = ~answered & np.isfinite(seconds)
             if wait is not None and late.any():
                 rounds = np.full(clients.size, float(plan.round))
@@ -101,7 +109,7 @@ class Training:
         positions = np.flatnonzero(answered)
         training = clients[positions]
         if not training.size:
-            return Replies([Reply(failure=LATE) for _ in clients], waited, measured)
+            return Replies([Reply(failure=failures[i]) for i in range(clients.size)], waited, measured)
         controls = None
         if self._logic.variates is not None:
             sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
@@ -116,7 +124,7 @@ class Training:
             trained.losses,
             plan.num_steps(self._data.offsets[training + 1] - self._data.offsets[training]),
             trained.gradient_variances,
-            dict.fromkeys(np.flatnonzero(~answered).tolist(), LATE),
+            failures,
         )
         return Replies(replies, waited, measured)
 

@@ -68,6 +68,27 @@ class EligibleClients:
             self._seen = (conditions, roster.changes, mask)
         return clients[self._seen[2][clients]]
 
+    def check(self, quorum: int) -> None:
+        """Refuse conditions of the current round that fewer clients than a quorum can meet.
+
+        This is known only if every name is given without ``*``, ``?`` and ``[``.
+
+        Raises
+        ------
+        ValueError
+            If fewer than ``quorum`` names are given.
+        """
+        names = set(self.conditions.names)
+        if names and len(names) < quorum and not any(set("*?[") & set(name) for name in names):
+            raise ValueError(
+                f"faults.quorum = {quorum}: must be at most {len(names)}, the number of clients that can be "
+                f"eligible (eligible = {str(self.conditions)!r})"
+            )
+
+    def excludes(self, name: str) -> bool:
+        """Return whether no client with this registered name can be eligible; False for "", no name."""
+        return bool(name) and not Eligibility(names=self.conditions.names).admits(name, {})
+
     def why_nobody(self, roster: Roster) -> str:
         """Return why no known client has an eligible name; "" if one has, or if no client is known."""
         names = roster.ids()

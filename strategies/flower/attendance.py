@@ -169,6 +169,7 @@ class Attendance:
             self._questions.hurry()
         known_before = range(len(self.roster))
         self._register(joined, online, clock.monotonic())
+        self._questions.begin(clock.monotonic())
         if resumed and online and not any(self.roster.client_at(node) in known_before for node in online):
             log(WARNING, _NOBODY_IS_BACK, left)
 
@@ -219,7 +220,7 @@ class Attendance:
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
         if self._unasked and self._questions.asks(online):  # by now, nodes are asked: so ask these, too
-            unasked = {node for node in online if node in self._unasked}
+            unasked = {node for node in online if node in self._unasked and not self._is_left_out(online[node])}
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)
@@ -348,10 +349,24 @@ class Attendance:
         return bool(refusal)
 
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
-        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked."""
+        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked.
+
+        Nodes whose registered name is not eligible get no message. They are asked once they are eligible.
+        """
+        new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
-            self._unasked.update(node for node in nodes if self.roster.client_at(node) is None)
-        return self._questions.ask(grid, nodes, online)
+            self._unasked.update(new)
+        left_out = {node for node in nodes if self._is_left_out(online[node])}
+        self._unasked.update(left_out.intersection(new))
+        reports = self._questions.ask(grid, [node for node in nodes if node not in left_out], online)
+        return reports | {node: Report() for node in new if node in left_out}
+
+    def _is_left_out(self, name: str) -> bool:
+        """Return whether a node with this registered name, "" = none, is not eligible whatever it reports.
+
+        The result is False where only a report says whether the client is refused, see `Groups.refusal`.
+        """
+        return self.eligible.excludes(name) and not self.groups.refusal(name, None)
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
         """Register the clients at new nodes, and note the reports of all nodes that reported."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..rounds.waiting.wait_time import LATE
+from .exchanges import NOT_SENT
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,6 +40,7 @@ class Event(NamedTuple):
     reply: Message | None = None  # its reply; None if there is none
     seconds: float = inf  # from the message to the client's reply; infinite if the client did not reply
     gives_up: bool = False  # whether no reply is expected any more
+    why: str = LATE  # why there is no reply
 
 
 @dataclass
@@ -122,7 +126,7 @@ class InFlight:
                 self._sent[message_id] = sent
             else:
                 self._settle(sent, now, own=False)
-                self._events.append(Event(client, message, gives_up=True))
+                self._events.append(Event(client, message, gives_up=True, why=NOT_SENT))
         self._last = now
 
     def next(self, grid: ExchangeGrid) -> Event:
@@ -138,7 +142,7 @@ class InFlight:
                 reply, sent = replies[message_id], self._sent.pop(message_id)
                 # If a node is offline, the SuperLink sends an error reply in place of the node.
                 own = reply.metadata.src_node_id == sent.message.metadata.dst_node_id
-                self._settle(sent, looked, own=own)
+                self._settle(sent, looked, own=own, failed=reply.has_error())
                 seconds = now - sent.exchange.began if own else inf
                 self._events.append(Event(sent.client, sent.message, reply, seconds, gives_up=True))
                 self._last = now
@@ -155,15 +159,19 @@ class InFlight:
         """Return when the client loses its place or is given up, if it does not reply; s on the clock."""
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
-    def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:
-        """Let the wait learn that the client replied (``own``), or that its message is lost."""
+    def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
+        """Let the wait learn that the client replied (``own``), or that its message is lost.
+
+        ``failed`` states that the client's reply is an error.
+        """
         exchange, seconds = sent.exchange, now - sent.exchange.began
         exchange.open -= 1
         if exchange.wait is not None:
+            wait = exchange.wait
             if not exchange.closed:
-                (exchange.wait.answered if own else exchange.wait.lost)(sent.position, seconds)
-            elif own and exchange.wait.expects_late:
-                exchange.wait.late(sent.position, seconds)
+                (wait.lost if not own else wait.failed if failed else wait.answered)(sent.position, seconds)
+            elif own and not failed and wait.expects_late:
+                wait.late(sent.position, seconds)
         if not exchange.open:
             exchange.close(now, self.round)
 

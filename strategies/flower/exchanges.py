@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from logging import WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,7 +16,7 @@ from .traffic import Traffic
 from .unreadable_replies import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from flwr.app import Message, RecordDict
 
@@ -80,12 +81,23 @@ class GridView(Grid):
     ) -> Iterable[Message]:
         return self._grid.send_and_receive(messages, timeout=timeout)
 
+    def received_bytes(self, message_ids: Collection[str]) -> Mapping[str, int]:
+        """Return how many bytes of each reply the SuperLink holds, by the id of the message that it answers.
+
+        The result lacks replies of which nothing has arrived. It is empty if the grid cannot tell.
+        """
+        known = getattr(self._grid, "received_bytes", None)
+        return {} if known is None else known(message_ids)
+
 
 _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
 _LONGEST_LOOK = 1.0  # s; what a look takes beyond this prolongs the wait, since the SuperLink is slow
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 _LATE_SHARE = 0.05  # the largest share of the time that looks for late replies take
+_OFFLINE_EVERY = 1.0  # s between two looks for nodes that have gone offline
+NOT_SENT = "the message could not be sent"
+"""Why there is no reply to a message that could not be sent."""
 
 
 class LateReplies:
@@ -169,7 +181,8 @@ class ExchangeGrid(GridView):
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
     ``interval``. So a short round ends without delay, and a long round does not burden the SuperLink.
 
-    A reply that arrives after its exchange has ended is not used, but `Wait` learns the time of its arrival.
+    A reply that arrives after its exchange has ended, but before its message has expired, is not used, but
+    `Wait` learns the time of its arrival.
 
     Parameters
     ----------
@@ -185,6 +198,9 @@ class ExchangeGrid(GridView):
     arrivals : dict of str to float
         Message id -> the seconds from sending the message until the server had the reply, in the last
         exchange. Errors that the SuperLink sends in place of an offline node do not count.
+    missing : dict of int to str
+        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that could
+        not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -193,6 +209,7 @@ class ExchangeGrid(GridView):
         self.interval = interval
         self._traffic = traffic or Traffic()
         self.arrivals: dict[str, float] = {}
+        self.missing: dict[int, str] = {}
         self._lost = 0  # how many times in a row sending has failed
         self._unanswered: dict[str, _Unanswered] = {}  # message id -> the message
         self._late = LateReplies()
@@ -223,8 +240,12 @@ class ExchangeGrid(GridView):
         enough: int | None = None,
         counts: Callable[[Message], bool] | None = None,
         wait: Wait | None = None,
+        only_online: bool = False,
     ) -> list[Message]:
         """Send messages, wait for replies, and return the replies that arrived.
+
+        The wait for a client goes on while its reply is arriving (`received_bytes`), and the exchange does not
+        end before ``timeout`` while it lacks the quorum of ``wait``.
 
         If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
         failure in a row raises its error.
@@ -238,19 +259,25 @@ class ExchangeGrid(GridView):
         enough : int, optional
             The number of replies after which the wait ends (default: wait for all replies).
         counts : callable, optional
-            Takes a reply, and returns whether the reply counts towards ``enough`` (default: all count).
+            Takes a reply, and returns whether the reply counts towards ``enough`` and the quorum (default: all
+            replies that are no errors count).
         wait : Wait, optional
             Ends the wait when no further reply can be expected, and learns how long clients took. The clients
             of ``wait`` are in the order of the messages. Default: only ``timeout`` and ``enough`` end the
             wait.
+        only_online : bool (default: False)
+            Whether the wait for a node ends as soon as the grid no longer shows the node.
         """
         messages = list(messages)
+        counts = counts or (lambda reply: not reply.has_error())
         # A message that could not be sent has no id and gets no reply.
         waiting = {
             message_id: position for position, message_id in enumerate(self.send(messages)) if message_id
         }
+        unsent = set(range(len(messages))) - set(waiting.values())
+        self.missing = dict.fromkeys(unsent, NOT_SENT)
         if wait is not None:
-            for position in set(range(len(messages))) - set(waiting.values()):
+            for position in unsent:
                 wait.lost(position, 0.0)  # a client cannot answer a message that was not sent
         together = not self._readable.one_by_one
         began = self.clock.monotonic()
@@ -258,28 +285,49 @@ class ExchangeGrid(GridView):
         limit = inf if timeout is None else timeout
         missing = inf if enough is None else enough
         replies: list[Message] = []
+        received: dict[str, int] = {}  # message id -> how many bytes of its reply had arrived
+        next_online = began + _OFFLINE_EVERY
         self.arrivals = {}
         while waiting:
             looked = self.clock.monotonic()
-            found = self.pull_messages(sorted(waiting))
+            late = [] if self._readable.one_by_one else self._unanswered  # together, they cost nothing
+            found = self.pull_messages(sorted({*waiting, *late}))
             arrived = self.clock.monotonic()
             for reply in found:
                 answered = reply.metadata.reply_to_message_id
-                if enough is not None and answered in waiting:
-                    missing -= counts is None or counts(reply)
-                if answered in waiting:
-                    position = waiting[answered]
-                    # If a node is offline, the SuperLink sends an error reply in place of the node.
-                    own = reply.metadata.src_node_id == messages[position].metadata.dst_node_id
-                    if own:
-                        self.arrivals[answered] = arrived - began
-                    if wait is not None:
-                        (wait.answered if own else wait.lost)(position, looked - began)
-                waiting.pop(answered, None)
+                if answered not in waiting:
+                    self._hear_late(reply, arrived)
+                    continue
+                if enough is not None:
+                    missing -= counts(reply)
+                position = waiting.pop(answered)
+                # If a node is offline, the SuperLink sends an error reply in place of the node.
+                own = reply.metadata.src_node_id == messages[position].metadata.dst_node_id
+                if own:
+                    self.arrivals[answered] = arrived - began
+                if wait is not None:
+                    learn = wait.lost if not own else wait.failed if reply.has_error() else wait.answered
+                    learn(position, looked - began)
                 replies.append(reply)
             now = self.clock.monotonic()
             stalled += max(0.0, now - looked - _LONGEST_LOOK)
+            if wait is not None and only_online and now >= next_online:
+                next_online = now + _OFFLINE_EVERY
+                online = set(self._grid.get_node_ids())
+                for position in waiting.values():
+                    if messages[position].metadata.dst_node_id not in online:
+                        wait.lost(position, now - began)
             lasts = limit if wait is None else min(limit, wait.end() + stalled)
+            if wait is not None and waiting and began + lasts <= now < began + limit:
+                usable = sum(1 for _ in islice(filter(counts, replies), wait.quorum))
+                if wait.is_short(usable):
+                    lasts = limit
+                else:
+                    for message_id, count in self._progress(waiting).items():
+                        if count > received.get(message_id, 0) and message_id in waiting:
+                            received[message_id] = count
+                            wait.progress(waiting[message_id], now - began - stalled)
+                    lasts = min(limit, wait.end() + stalled)
             end, waited = began + lasts, now - began - stalled
             if not waiting or missing <= 0:
                 break
@@ -289,6 +337,10 @@ class ExchangeGrid(GridView):
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
             self.clock.sleep(max(0.0, min(looked + pause, end) - now))
         replies_were_lost = together and self._readable.one_by_one
+        if wait is not None and missing > 0:
+            by_deadline = self.clock.monotonic() >= began + limit
+            for position in waiting.values():
+                self.missing[position] = wait.why_missing(position, limit if by_deadline else waited)
         if wait is not None and messages and not replies_were_lost:
             wait.close(waited)
             for message_id, position in waiting.items() if wait.expects_late else ():
@@ -303,9 +355,21 @@ class ExchangeGrid(GridView):
         now = self.clock.monotonic()
         self._unanswered = {each: late for each, late in self._unanswered.items() if now <= late.expires}
         for reply in self._late.look(self, sorted(self._unanswered)):
-            late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
-            if late is not None and reply.metadata.src_node_id == late.node:
-                late.wait.late(late.position, now - late.sent)
+            self._hear_late(reply, now)
+
+    def _hear_late(self, reply: Message, now: float) -> None:
+        """Learn from a reply that came after its exchange. An error shows nothing about the client's speed."""
+        late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
+        if late is not None and reply.metadata.src_node_id == late.node and not reply.has_error():
+            late.wait.late(late.position, now - late.sent)
+
+    def _progress(self, message_ids: Collection[str]) -> Mapping[str, int]:
+        """Return `received_bytes` of the replies that are missing; empty if the call fails."""
+        try:
+            return self.received_bytes(sorted(message_ids))
+        except Exception as error:  # Flower's errors have no public base class
+            log(WARNING, "The progress of replies is unknown: %s: %s", type(error).__name__, printable(error))
+            return {}
 
     def send(self, messages: list[Message]) -> list[str]:
         """Send messages, and return their ids as `push_messages` does.

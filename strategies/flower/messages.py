@@ -13,7 +13,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
-from ..rounds.replies import LATE, Reply
+from ..rounds.replies import Reply
+from ..rounds.waiting.over_selection import ENOUGH_REPLIED
+from ..rounds.waiting.wait_time import LATE
 from .arrays import ReceivedArrays
 from .contents import of_kind
 
@@ -218,6 +220,7 @@ class TrainingRound:
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
     arrivals: dict[str, float] = field(default_factory=dict)  # see `ExchangeGrid.arrivals`
+    missing: dict[int, str] = field(default_factory=dict)  # see `ExchangeGrid.missing`
     _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable
 
     @cached_property
@@ -260,8 +263,13 @@ class TrainingRound:
         cut = enough < len(matched) and enough <= sum(
             reply is not None and self.is_usable(reply) for reply in matched
         )
-        missing = Reply(failure="enough others had replied" if cut else LATE)
-        return [missing if reply is None else read_reply(reply, self.size_key) for reply in matched]
+        missing = ENOUGH_REPLIED if cut else LATE
+        return [
+            Reply(failure=self.missing.get(position, missing))
+            if reply is None
+            else read_reply(reply, self.size_key)
+            for position, reply in enumerate(matched)
+        ]
 
     def reply_seconds(self) -> NDArray[np.float64]:
         """Return (S,) the seconds until the server had each reply, NaN for none; empty if all are NaN."""

@@ -521,7 +521,10 @@ class Poll:
                 question(kind, roster.node_of(int(client)), deadline, content, round)
                 for client, content in zip(clients[part], contents[part], strict=True)
             ]
-            answers = grid.send_and_receive(questions, timeout=deadline, wait=wait_for(clients[part]))
+            wait = wait_for(clients[part])
+            if wait is not None:  # the quorum is one of all answers
+                wait.quorum = max(0, wait.quorum - sum(reply is not None for reply in replies[:first]))
+            answers = grid.send_and_receive(questions, timeout=deadline, wait=wait)
             position_of = {message.metadata.message_id: first + i for i, message in enumerate(questions)}
             for answer in answers:
                 position = position_of.pop(answer.metadata.reply_to_message_id, None)

@@ -1,9 +1,9 @@
-"""Asks nodes for their status, and limits how long all rounds together wait for the answers of a node."""
+"""Asks nodes for their status, and limits how long all rounds together wait for the answers."""
 
 from __future__ import annotations
 
 from logging import WARNING
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
 _CREDIT, _CREDIT_SHARE = 10.0, 0.05
-"""How long all rounds together wait for the status of one client: this many seconds, plus this share of the
-time since the first node was asked."""
+"""How long all rounds together wait for the status of all nodes: this many seconds, plus this share of the time
+since the first node was asked."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
 _NO_STATUS = (
     "The clients' app has no query.status handler, so the error in that client's log was to be expected, "
@@ -84,7 +84,7 @@ class StatusQuestions:
         self._late = LateReplies()  # finds late answers to `_unanswered`
         self._pace = Pace()  # how long nodes take to report their status
         self._began: float | None = None  # when the first node was asked, s
-        self._waited: dict[int, float] = {}  # node -> how long its answers were awaited, s
+        self._waited = 0.0  # how long answers were awaited, s
 
     def asks(self, online: Mapping[int, str]) -> bool:
         """Return whether nodes are asked for their status, see `options.Polling`.
@@ -102,6 +102,10 @@ class StatusQuestions:
     def may_ask_later(self, online: Mapping[int, str]) -> bool:
         """Return whether nodes are not asked now, but will be asked once a reply holds an identity."""
         return self._polling.ask_status is None and not self._lacking and not self.asks(online)
+
+    def begin(self, now: float) -> None:
+        """Note that the first round begins at the time ``now`` in seconds: no earlier wait has delayed a round."""
+        self._began, self._waited = now, 0.0
 
     def note_identity(self) -> None:
         """Note that a reply held an identity that was not asked for."""
@@ -132,9 +136,10 @@ class StatusQuestions:
         The report of a node that is not asked, because `asks` is False or the app has no status handler, is
         empty. A node whose pause is not over has no report, unless its late answer has arrived.
 
-        An unavailable client is asked again in each round. Once the rounds have waited for it long
-        enough (`_CREDIT`), they no longer wait for its answers, but an answer that arrives later counts.
-        Without this rule, a client that calls itself unavailable could delay every round.
+        An unavailable client is asked again in each round. Once the rounds have waited for all nodes together
+        for long enough (`_CREDIT`), they no longer wait for any answer, but an answer that arrives later counts.
+        Without this rule, clients that call themselves unavailable, or nodes that come in turn and answer
+        nothing, could delay every round. Nobody waits for a node that has gone offline.
 
         All nodes of a run have the same app. So three nodes are asked first: if the app has no status
         handler, only these three nodes log an error. If ``polling.ask_status`` is None, one node is asked
@@ -159,10 +164,11 @@ class StatusQuestions:
         if not asks or not has_handler:
             return reports | {node: Report() for node in rest if self._is_due(node, now)}
         self._began = now if self._began is None else self._began
-        credit = _CREDIT + _CREDIT_SHARE * (now - self._began)
-        awaited = [node for node in rest if self._waited.get(node, 0.0) <= credit]
-        self._ask_without_waiting(grid, [node for node in rest if node not in set(awaited)])
-        return reports | self._answers(grid, awaited, deadline, late_from=nodes)
+        credit = _CREDIT + _CREDIT_SHARE * (now - self._began) - self._waited
+        if credit <= 0:
+            self._ask_without_waiting(grid, rest)
+            rest = []
+        return reports | self._answers(grid, rest, min(deadline, credit), late_from=nodes)
 
     def _is_due(self, node: int, now: float) -> bool:
         """Return whether a node is in no pause at the time ``now``, in seconds."""
@@ -226,14 +232,11 @@ class StatusQuestions:
             deadline,
         )
         polling = ExchangeGrid.of(grid, self._polling.interval)
-        answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
+        answers = polling.send_and_receive(questions, timeout=deadline, wait=wait, only_online=True)
         asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         self._expect(asked)
         now = clock.monotonic()
-        for question, seconds in zip(questions, wait.seconds, strict=True):
-            node = question.metadata.dst_node_id
-            waited = now - began if isnan(seconds) else float(seconds)
-            self._waited[node] = self._waited.get(node, 0.0) + waited
+        self._waited += now - began
         reports |= self._read(answers, now)
         for node in [asked[each] for each in self._unanswered if each in asked]:
             pause = self._owe(node, now)

@@ -36,13 +36,13 @@ class Traffic:
         """Count messages to clients."""
         for message in messages:
             self.messages_sent += 1
-            self.bytes_sent += _size(message)
+            self.bytes_sent += num_array_bytes(message)
 
     def received(self, replies: Iterable[Message]) -> None:
         """Count replies. An error reply counts as a message with 0 bytes."""
         for reply in replies:
             self.messages_received += 1
-            self.bytes_received += 0 if reply.has_error() else _size(reply)
+            self.bytes_received += 0 if reply.has_error() else num_array_bytes(reply)
 
     def take(self) -> Traffic:
         """Return the counts since the last call, and set all counts to 0."""
@@ -62,7 +62,8 @@ class Traffic:
         return Traffic(*(a - b for a, b in zip(astuple(self.total), astuple(earlier), strict=True)))
 
 
-def _size(message: Message) -> int:
+def num_array_bytes(message: Message) -> int:
+    """Return the bytes of all arrays in a message."""
     # Flower's `count_bytes` is not used because it raises for some records that a client may send.
     arrays = [array for record in of_kind(message.content, ArrayRecord).values() for array in record.values()]
     return sum(map(num_bytes, arrays))

@@ -270,9 +270,15 @@ class RoundLogic:
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`.
 
-        None stands for the longest wait, ``limit`` seconds.
+        None stands for the longest wait, ``limit`` seconds. Polls and training last until the limit while they
+        lack the quorum. Masked updates need the models of all clients.
         """
-        return None if self.patience is None else self.patience.wait(kind, round, clients, limit)
+        if self.patience is None:
+            return None
+        quorum = 0 if kind == "evaluate" else self.faults.quorum
+        if self.updates == "masked" and kind == "train":
+            quorum = clients.size
+        return self.patience.wait(kind, round, clients, limit, quorum)
 
     def learn_norms(self, opened: Opened, clients: Ints, update_norms: Floats) -> None:
         """Let the selector learn the norms that it needs before the first selection (`Selector.asks_norms`).

@@ -21,9 +21,6 @@ from .aggregation import TOGETHER, Arrays, Model, UnusableError, Update
 from .control_variates import ClientVariates
 from .trained_clients import TrainedClients, TrainedModel, spread
 
-LATE = "no reply by the deadline"
-"""The failure of a client that did not reply in time."""
-
 
 @dataclass(frozen=True)
 class Reply:

@@ -17,7 +17,8 @@ from ..flower.arrays import ReceivedArrays, encode
 from ..flower.buffered_messages import InFlight, buffered_group
 from ..flower.messages import read_reply, read_usable
 from ..rounds.buffered.rebased import Rebased
-from ..rounds.replies import LATE, Reply
+from ..rounds.replies import Reply
+from ..rounds.waiting.wait_time import LATE
 from ..selectors import Selection
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class BufferedRounds:
     ) -> Gathered:
         """Keep clients busy until the buffer is full, and return the replies and times of the round.
 
-        If no client holds a place, the round ends with the replies so far. If there are no replies yet, the
-        round first waits for an overdue client, if there is one.
+        If no client holds a place, the round ends with the replies so far. If these lack the quorum, the round
+        first waits for overdue clients, as long as these could reach it.
 
         Parameters
         ----------
@@ -98,7 +99,7 @@ class BufferedRounds:
         limit : float
             The longest wait for a reply, in seconds.
         """
-        number, buffer, clock = opened.number, logic.buffer, grid.clock
+        number, buffer, clock, quorum = opened.number, logic.buffer, grid.clock, logic.faults.quorum
         assert buffer is not None
 
         def ask(clients: Sequence[int], version: int) -> None:
@@ -121,13 +122,13 @@ class BufferedRounds:
         while not buffer.is_full:
             ask(logic.fill(opened), number)
             asked = clock.monotonic() if asked is None else asked
-            if not buffer.num_training and (ended.replies or not buffer.in_flight):
+            if not buffer.num_training and not ended.could_reach(quorum):
                 break
             event = self._in_flight.next(grid)
             if event.client not in buffer.in_flight:
                 continue  # the client has left the run
             if event.gives_up:
-                ended.add(event.client, event.reply, event.seconds if event.reply else nan)
+                ended.add(event.client, event.reply, event.seconds if event.reply else nan, why=event.why)
             else:
                 buffer.free_place(event.client)
         arrived = clock.monotonic()
@@ -199,15 +200,23 @@ class _Ended:
     replies: dict[int, Reply] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # s until the reply; infinite or NaN: none came
 
-    def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
+    def add(
+        self,
+        client: int,
+        message: Message | None,
+        waited: float = nan,
+        *,
+        why: str = LATE,
+        lost: bool = False,
+    ) -> None:
         """End a client's training.
 
-        ``message`` is the client's reply, None if there is none; ``waited`` is the time until the reply, in
-        seconds. ``lost`` states that, after a resume, the client is not asked again, because the checkpoint
+        ``message`` is the client's reply, None if there is none, for the reason ``why``; ``waited`` is the time
+        until the reply, in seconds. ``lost`` states that, after a resume, the client is not asked again, because the checkpoint
         lacks the model from which the client trained.
         """
         version = self.buffer.in_flight[client]
-        reply = Reply(failure=LATE)
+        reply = Reply(failure=why)
         too_stale = self.buffer.is_too_stale(client)
         if too_stale or version not in self.models:
             if message is not None:
@@ -221,6 +230,16 @@ class _Ended:
             reply = self._moved(read_usable(message, self.models[version], self.size_key), version)
         self.replies[client], self.seconds[client] = reply, waited
         self.buffer.end(client, not reply.failure)
+
+    def could_reach(self, quorum: int) -> bool:
+        """Return whether the quorum is not reached yet, and the clients in flight could reach it.
+
+        A quorum of 1, which every run has, is not waited for if any training has ended (see `Wait.is_short`).
+        """
+        usable = sum(not reply.failure for reply in self.replies.values())
+        if quorum == 1 and self.replies:
+            return False
+        return usable < quorum <= usable + len(self.buffer.in_flight)
 
     def _moved(self, reply: Reply, version: int) -> Reply:
         """Return a reply whose update is added to w_t, and not to the model of round ``version``."""

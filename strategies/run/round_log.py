@@ -112,7 +112,7 @@ class RoundLog:
             log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
             quarantined = [
-                f"{name(client)} ({'silence' if client in record.silent else 'offences'}, back in round "
+                f"{name(client)} ({'silence or errors' if client in record.silent else 'offences'}, back in round "
                 f"{back_in(record.round, client)})"
                 for client in record.quarantined
             ]

@@ -153,6 +153,7 @@ class ClientTraining:
             messages, timeout=limit, enough=enough, counts=training.is_usable, wait=wait
         )
         training.arrivals.update(grid.arrivals)
+        training.missing.update(grid.missing)
         return replies
 
     def average(

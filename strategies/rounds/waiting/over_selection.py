@@ -4,6 +4,9 @@ from math import ceil
 
 from ...selectors import Selection
 
+ENOUGH_REPLIED = "enough others had replied"
+"""Why there is no reply of a client for which an over-selected round did not wait."""
+
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
     """Return the selection size: ``clients_per_round`` times ``over_selection``, rounded up.

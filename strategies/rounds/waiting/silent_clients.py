@@ -1,4 +1,4 @@
-"""Decides how long rounds wait for each client, and quarantines clients that stay silent."""
+"""Decides how long rounds wait for each client, and quarantines clients that stay silent or send errors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...selectors import checks
-from .wait_time import Pace, Wait
+from .wait_time import GOOD, Pace, Wait
 
 KINDS = ("poll", "train", "evaluate")
 """The kinds of messages. Times and silences are counted for each kind separately. So a client that answers
 polls but never trains is silent, too."""
 _SILENCE = 3
 """The number that a silence adds to a client's debt. An answer subtracts 1. So the debt of a client that is
-silent less than a quarter of the time stays small."""
+silent less than a quarter of the time stays small. A client is in debt from this number on."""
+_ERROR = 2
+"""The number that an error in place of a trained model adds to a client's debt."""
 _LARGEST_DEBT = 4 * _SILENCE
 _FIRST, _GROWTH, _LONGEST = 4, 4, 64
 """The length of the first quarantine in rounds, the factor by which each further silence lengthens it, and
@@ -26,17 +28,28 @@ the length of the longest quarantine in rounds."""
 _DECAY = 0.9
 """If an answer is faster than a client's remembered time, the new remembered time is `_DECAY` times the old
 time plus (1 - `_DECAY`) times the time of the answer."""
+_FIRST_WAIT = 2000.0
+"""A client whose own time is unknown is waited for `_FIRST_WAIT` / M² times as long as usual, if this is more than
+three times. So one of M clients that never answers costs the time of about 2000 / M² rounds more, once, and a site
+of five that needs 80 times as long as the others is not given up. See `docs/slow-clients.md`."""
 
 
 class Patience:
     """Learns how long clients take to answer, and quarantines clients that stay silent.
 
-    A client is silent if the wait for its answer (`Wait`) ends before the answer comes. An error that the
-    client reports is an answer. A client that goes offline before its answer is expected is not silent.
+    A client is silent if the wait for its answer (`Wait`) ends before the answer comes. A client that goes
+    offline before its answer is expected is not silent.
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
-    after each further silence for 64. Every three answers cancel one silence; late answers count, too. A late
-    answer also ends the quarantine if at most one silence of each kind of message is not cancelled yet.
+    after each further silence for 64. Every three answers cancel one silence.
+
+    An error in place of a trained model counts as two thirds of a silence, so a client is quarantined from its
+    second error in a row on. An error teaches no time. In answer to other messages, an error is an answer,
+    because an app may lack the handler.
+
+    **Late answers.** A late answer shows that the client was slow, and not silent: it cancels its silence and
+    ends the quarantine, and the client is waited for from then on. If the client was silent to messages of
+    another kind at least twice, the quarantine goes on.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 
@@ -64,7 +77,7 @@ class Patience:
         self._quarantined_until = np.zeros(num_clients, dtype=np.int64)
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
-    def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait:
+    def wait(self, kind: str, round: int, clients: Ints, limit: float, quorum: int = 0) -> Wait:
         """Return the `Wait` for the answers of clients (n,) to one kind of message.
 
         Parameters
@@ -77,18 +90,22 @@ class Patience:
             The clients that are asked.
         limit : float
             The longest wait in seconds, > 0.
+        quorum : int (default: 0)
+            How many usable answers are needed, see `Wait.is_short`.
         """
         row = KINDS.index(kind)
         return _ClientsWait(
             self._paces[kind],
             self._times[clients, row].astype(np.float64),
-            self._debts[clients, row] > 0,
+            self._debts[clients, row] >= _SILENCE,
             self.shortest,
             limit,
             self,
             row,
             round,
             clients,
+            first=max(GOOD, _FIRST_WAIT / max(1, self._debts.shape[0]) ** 2),
+            quorum=quorum,
         )
 
     def quarantined(self, round: int) -> Ints:
@@ -104,25 +121,39 @@ class Patience:
         known = self._times[clients, kind]
         slow = np.where(np.isnan(known), seconds, _DECAY * known + (1 - _DECAY) * seconds)
         self._times[clients, kind] = np.maximum(slow, seconds)
-        debts = self._debts[clients, kind]
-        self._debts[clients, kind] = debts - (debts > 0)
+        self._reduce(kind, clients, 1)
 
     def missed(self, kind: int, round: int, clients: Ints) -> None:
         """Learn that clients (n,) were silent in a round. ``kind`` is an index into `KINDS`."""
+        self._owe(kind, round, clients, _SILENCE)
+
+    def failed(self, kind: int, round: int, clients: Ints) -> None:
+        """Learn that clients (n,) sent an error in a round. ``kind`` is an index into `KINDS`."""
+        self._owe(kind, round, clients, _ERROR)
+
+    def heard_late(self, kind: int, client: int, seconds: float) -> None:
+        """Learn that a client was slow and not silent. ``kind`` is an index into `KINDS`."""
+        self._reduce(kind, np.array([client]), _SILENCE - 1)
+        self.heard(kind, np.array([client]), np.array([seconds]))
+        if (np.delete(self._debts[client], kind) <= _SILENCE).all():
+            self._quarantined_until[client] = 0
+            self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]
+
+    def _reduce(self, kind: int, clients: Ints, number: int) -> None:
+        debts = self._debts[clients, kind]
+        self._debts[clients, kind] = debts - np.minimum(debts, number)
+
+    def _owe(self, kind: int, round: int, clients: Ints, number: int) -> None:
+        """Add a number to the debts of clients, and quarantine those that are then in debt."""
         if not self.quarantines:
             return
-        debts = np.minimum(self._debts[clients, kind] + _SILENCE, _LARGEST_DEBT)
+        debts = np.minimum(self._debts[clients, kind] + number, _LARGEST_DEBT)
         self._debts[clients, kind] = debts
+        clients, debts = clients[debts >= _SILENCE], debts[debts >= _SILENCE]
         rounds = _FIRST * float(_GROWTH) ** ((debts - float(_SILENCE)) / _SILENCE)
         until = round + 1 + np.minimum(rounds, _LONGEST).astype(np.int64)
         self._quarantined_until[clients] = np.maximum(self._quarantined_until[clients], until)
         self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
-
-    def forgive(self, client: int) -> None:
-        """End a client's quarantine if at most one silence of each kind of message is not cancelled yet."""
-        if (self._debts[client] <= _SILENCE).all():
-            self._quarantined_until[client] = 0
-            self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]
 
     def add_clients(self, num_clients: int) -> None:
         """Let ``num_clients`` clients join, >= 0. They get the next indexes."""
@@ -179,14 +210,21 @@ class _ClientsWait(Wait):
     round: int
     clients: Ints
 
+    def failed(self, position: int, seconds: float) -> None:
+        if KINDS[self.kind] != "train":
+            super().failed(position, seconds)
+            return
+        self._failed[position] = True
+        self._end = None
+
     def close(self, waited: float, round: int | None = None) -> None:
         heard, silent = self._outcome(waited)
         super().close(waited, round)
+        number = self.round if round is None else round
         self.patience.heard(self.kind, self.clients[heard], self._answered[heard])
-        self.patience.missed(self.kind, self.round if round is None else round, self.clients[silent])
+        self.patience.missed(self.kind, number, self.clients[silent])
+        self.patience.failed(self.kind, number, self.clients[self._failed])
 
     def late(self, position: int, seconds: float) -> None:
         super().late(position, seconds)
-        client = self.clients[[position]]
-        self.patience.heard(self.kind, client, np.array([seconds]))
-        self.patience.forgive(int(client[0]))
+        self.patience.heard_late(self.kind, int(self.clients[position]), seconds)

@@ -245,7 +245,7 @@ def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog: pytest.Lo
     assert [record.round for record in records if record.silent] == [2, 3, 4, 5]
     lines = [each for each in caplog.messages if each.startswith("Quarantined")]
     assert [each.partition(": ")[0] for each in lines] == [f"Quarantined in round {n}" for n in range(2, 6)]
-    assert all(each.endswith(" (silence, back in round 6)") for each in lines)
+    assert all(each.endswith(" (silence or errors, back in round 6)") for each in lines)
 
 
 def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
