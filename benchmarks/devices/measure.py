@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from benchmarks.devices import app
 from benchmarks.devices.cluster import DeviceCluster
 from deploy.processes.groups import wait_until
-from strategies.rounds.replies import LATE
+from strategies.rounds.waiting.wait_time import LATE, NOT_AWAITED
 
 LIMIT = 600.0  # s that a round waits for a reply
 # s until a round has ended. With LIMIT alone, a lost reply would end the benchmark instead of being counted.
@@ -156,7 +156,7 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
     least = (settings.rounds + 1) * settings.per_round - len(failures)
     wait_until(lambda: _settled(cluster.counts, least), SETTLE)
     counts = cluster.counts
-    lost = failures.count(LATE)
+    lost = sum(1 for why in failures if why.startswith((LATE, NOT_AWAITED)))
     away = sum(1 for why in failures if why.startswith(AWAY))
     return {
         "round_s": round(statistics.median(seconds), 3),

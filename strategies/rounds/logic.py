@@ -243,7 +243,8 @@ class RoundLogic:
         if self.guard is None or needed <= 0:
             return _NOBODY
         ends = np.array([self.guard.quarantined_until(int(client)) for client in quarantined])
-        return quarantined[ends <= np.sort(ends)[needed - 1]]
+        first_back: Ints = quarantined[ends <= np.sort(ends)[needed - 1]]
+        return first_back
 
     def _resting(self, round: int, available: Ints | None, num_available: int, quarantined: Ints) -> Ints:
         """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""

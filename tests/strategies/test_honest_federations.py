@@ -59,7 +59,7 @@ def play(
     seed: int,
     **options: Any,
 ) -> tuple[np.ndarray, list[RoundRecord]]:
-    """Run ten rounds; return the model and the records."""
+    """Run seven rounds; return the model and the records."""
     speed: dict[int, float] = {}
     grid = InProcessGrid(latency=lambda message: speed[message.metadata.dst_node_id])
     for j, each in enumerate(clients):
@@ -75,7 +75,7 @@ def play(
         polling=Polling(ask_status=True),
         **options,
     )
-    result = strategy.start(grid, ArrayRecord([np.zeros(20)]), num_rounds=10)
+    result = strategy.start(grid, ArrayRecord([np.zeros(20)]), num_rounds=7)
     (model,) = result.arrays.to_numpy_ndarrays()
     return model, records
 
@@ -98,7 +98,7 @@ def federations(draw: st.DrawFn) -> tuple[list[tuple[int, float, float, int]], l
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(federations(), st.integers(0, 1000))
 def test_the_defaults_change_nothing(
     selector: str, federation: tuple[list[tuple[int, float, float, int]], list[float]], seed: int

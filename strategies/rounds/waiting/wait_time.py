@@ -26,6 +26,8 @@ _LONGEST_BACK_OFF = 16
 """The largest value of `Pace.back_off`."""
 LATE = "no reply by the deadline"
 """Why there is no reply of a client for which the server waited until the limit."""
+NOT_AWAITED = "not waited for"
+"""Begins why there is no reply of a client for which the server waited less."""
 
 
 class Pace:
@@ -215,7 +217,7 @@ class Wait:
         if waited <= self.shortest:
             multiple = "the shortest wait"
         seconds = f"{waited:.0f}" if waited >= 10 else f"{waited:.2g}"
-        return f"not waited for: {seconds} s, {multiple}; deadline {self.limit:g} s"
+        return f"{NOT_AWAITED}: {seconds} s, {multiple}; deadline {self.limit:g} s"
 
     def _awaited(self) -> Bools:
         """Return (n,) whether each client may still answer."""

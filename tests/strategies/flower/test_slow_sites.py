@@ -67,9 +67,7 @@ def play(
 def used(records: Sequence[RoundRecord], client: int) -> list[int]:
     """Return the rounds that used a client's update."""
     return [
-        record.round
-        for record in records
-        if (record.weights[record.selection.clients == client] > 0).any()
+        record.round for record in records if (record.weights[record.selection.clients == client] > 0).any()
     ]
 
 
@@ -169,9 +167,7 @@ def test_masked_updates_wait_for_every_client() -> None:
 
 def test_overdue_clients_of_a_buffered_round_are_waited_for_if_the_quorum_needs_them() -> None:
     mode = Buffered(concurrency=5, size=5)
-    _, records = play(
-        federation([USUAL] * 4 + [1000.0]), 4, "uniform", mode=mode, faults=Faults(quorum=5)
-    )
+    _, records = play(federation([USUAL] * 4 + [1000.0]), 4, "uniform", mode=mode, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
 
 
@@ -325,7 +321,9 @@ def in_turn(silent: int, rounds: int) -> float:
 
 @pytest.mark.parametrize("silent", [4, 20])
 def test_nodes_that_come_in_turn_and_answer_nothing_share_one_credit(silent: int) -> None:
-    assert in_turn(silent, 60) <= 1.05 * in_turn(0, 60) + 10 + 5 + 2  # the first node of a run is asked for 5 s
+    assert (
+        in_turn(silent, 60) <= 1.05 * in_turn(0, 60) + 10 + 5 + 2
+    )  # the first node of a run is asked for 5 s
 
 
 def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline() -> None:
@@ -383,7 +381,9 @@ def test_nodes_are_asked_for_their_status_once_their_name_is_eligible() -> None:
 
 
 def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"faults\.quorum = 3: must be at most 2, the number of clients that"):
+    with pytest.raises(
+        ValueError, match=r"faults\.quorum = 3: must be at most 2, the number of clients that"
+    ):
         SelectionStrategy("md", clients_per_round=3, eligible="a|b", faults=Faults(quorum=3))
     SelectionStrategy("md", clients_per_round=3, eligible="a|b*", faults=Faults(quorum=3))
 

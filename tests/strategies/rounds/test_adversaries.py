@@ -6,8 +6,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
+import tasks
 from benchmarks.experiments.osmd.least_squares import unlike_clients
 from benchmarks.experiments.robustness import liars
+from simulation.kernels import kernel_of
+from simulation.simulator import Simulator
 from strategies.clients.reports import Report
 from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.claimed_sizes import believed_sizes
@@ -361,3 +364,56 @@ def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name: str, spread: 
     assert clipped <= 0.005 * drawn
     assert cut <= 0.05 * length
     assert logic.open(rounds + 1).quarantined.size == 0
+
+
+@pytest.mark.parametrize("partition", ["dirichlet:0.02", "shards:1"])
+def test_of_honest_minorities_the_default_rejects_nothing(partition: str) -> None:
+    """With seed 4 and Dirichlet(0.02), the strict guard rejected 5 of 12 updates of one honest client."""
+    pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
+    task = tasks.create("digits", partition=partition)
+    data = task.federated_data(60, 4)
+
+    def play(guard: Level | Literal[False], rounds: int) -> Simulator:
+        simulator = Simulator(
+            data,
+            kernel_of(task),
+            "uniform",
+            clients_per_round=6,
+            num_rounds=rounds,
+            learning_rate=0.5,
+            batch_size=16,
+            local_steps=5,
+            seed=4,
+            faults=Faults(guard=guard),
+        )
+        for _ in range(rounds):
+            simulator.step()
+        return simulator
+
+    simulator, unguarded = play("sane", 150), play(False, 150)
+    for record in simulator.history:
+        assert record.failures == record.clipped == {}
+        assert record.quarantined == ()
+    for name, array in simulator.arrays.items():
+        np.testing.assert_array_equal(array, unguarded.arrays[name])
+
+
+def test_of_two_groups_with_opposite_optima_the_default_rejects_nothing() -> None:
+    """A tenth of the clients pull the model the other way. The strict guard takes them for liars."""
+    rejected = {}
+    for level in ("sane", "strict"):
+        logic = RoundLogic(create("uniform", M, clients_per_round=K, seed=2), Faults(guard=level))
+        model, rejected[level] = np.zeros(200), 0
+        aim = np.random.default_rng(0).normal(size=200)
+        for number in range(1, 61):
+            chosen = logic.choose(logic.open(number))
+            rng = np.random.default_rng([number, 1])
+            replies = [
+                Reply({"w": model + 0.1 * ((-aim if c in LIARS else aim) - model + rng.normal(size=200))})
+                for c in chosen.selection.clients.tolist()
+            ]
+            outcome = logic.finish(chosen, {"w": model}, replies)
+            rejected[level] += len(outcome.record.failures)
+            model = outcome.arrays["w"]
+    assert rejected["sane"] == 0
+    assert rejected["strict"] > 0
