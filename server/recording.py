@@ -75,6 +75,7 @@ class Recording:
         self.early_stop = EarlyStop(settings.target_accuracy)
         self._resources = ExitStack()  # closes the history and releases the folder
         self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
+        self._written: ClientSizes | None = None
         self._mean = math.nan  # the history's last ``mean_size``
         self._claim_log = ClaimLog()
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
@@ -185,6 +186,9 @@ class Recording:
         and the roster may be long.
         """
         sizes = clients.sizes
+        if sizes is self._written and self._history.lost == self._lost:
+            return  # nothing has changed: this saves passes over all clients
+        self._written = sizes
         # The used sizes of all clients without a size of their own are one number: ``mean_size``.
         own = np.stack([sizes.claimed, np.where(sizes.is_own, sizes.used, math.nan)], axis=1)
         mean = {"mean_size": sizes.mean}

@@ -378,9 +378,8 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 
 def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse a checkpoint with another fingerprint; the error has one line for each difference."""
-    if isinstance(
-        guard := stored.get("guard"), Mapping
-    ):  # before the guard had levels, its rules were strict
+    if isinstance(guard := stored.get("guard"), Mapping):
+        # Before the guard had levels, its rules were those of the level "strict".
         stored = {**stored, "guard": {"level": "strict", **guard}}
     # The given fingerprint is converted to JSON and back, as the stored one was.
     differences = list(_differences(stored, json.loads(json.dumps(dict(given))), ""))

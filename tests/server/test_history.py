@@ -317,31 +317,31 @@ def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
     settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
     one = np.ones(1)
     chosen = Selection(np.array([0]), np.array([1]), one, one, one)
-    claimed = np.array([100.0, 90.0, 110.0, 100.0, np.nan, 1e10])
-    names, guard = list("abcdef"), GuardSettings(level="strict")
+    claimed = np.array([100.0, 90, 110, 100, 95, 105, 100, 100, 100, np.nan, 1e10])
+    names, guard = list("abcdefghijk"), GuardSettings(level="strict")
     with Recording(settings) as recording:
         for number, claim in enumerate([260.0, 260.0, 100.0, 260.0], 1):
             claimed[0] = claim
             record = RoundRecord(number, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
             sizes = judged_sizes(claimed, None, guard)
-            clients = KnownClients(names, sizes, [None] * 6)
+            clients = KnownClients(names, sizes, [None] * 11)
             recording.round(number, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
             read = RunHistory(tmp_path / "history.jsonl")
             read.read()
             assert read.used_sizes == sizes.used.tolist()
     lines = read_lines(tmp_path / "history.jsonl")
     (roster,) = (line for line in lines if line["type"] == "roster")
-    assert roster["client_sizes"] == [260, 90, 110, 100, None, 1e10]
+    assert roster["client_sizes"] == [260, *claimed[1:9], None, 1e10]
     assert 100 < roster["used_sizes"][0] < 260
-    assert roster["used_sizes"][1:] == [90, 110, 100, None, None]
-    assert roster["mean_size"] == np.mean(roster["used_sizes"][:4])
+    assert roster["used_sizes"][1:] == [*claimed[1:9], None, None]
+    assert roster["mean_size"] == pytest.approx(np.mean(roster["used_sizes"][:9]), rel=1e-12)
     changed = [line for line in lines if line["type"] == "sizes"]
     assert [line["client_sizes"] for line in changed] == [[100], [260]]
     warnings = [line["reason"] for line in lines if line["type"] == "warning"]
-    assert len(warnings) == 2  # "a" and "f", once each
+    assert len(warnings) == 2  # "a" and "k", once each
     assert warnings[0].startswith("a claims the data size 260, and ")
     assert 'declare it: Overrides(sizes={"a": 260}), client-sizes' in warnings[0]
-    assert "f claims the data size 10000000000" in warnings[1]
+    assert "k claims the data size 10000000000" in warnings[1]
 
 
 def test_the_guard_of_a_history_is_a_level(tmp_path: Path) -> None:

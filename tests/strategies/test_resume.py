@@ -16,6 +16,7 @@ from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
+from strategies.run.description import RunDescription
 
 from ..support.toy_grid import Node, ToyGrid
 from .test_strategy import model
@@ -187,6 +188,7 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
         ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
         ({"server_strategy": FedAdam(fraction_evaluate=0.0)}, "server_strategy = 'FedAdam'"),
         ({"faults": Faults(guard=False)}, "guard: not there|guard = "),
+        ({"faults": Faults(guard="strict")}, r"guard\.level = 'strict': the run to be resumed has 'sane'"),
     ],
 )
 def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -194,6 +196,31 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
     run(tmp_path, 1, **first)
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, 2, **{**first, "resume": True, **changed})
+
+
+@pytest.mark.parametrize("level", ["strict", "sane"])
+def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
+    level: str, tmp_path: Path
+) -> None:
+    faults = Faults(guard=level)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        given = RunDescription.fixed
+
+        def without_level(self: RunDescription) -> dict[str, Any]:
+            fixed = given(self)
+            del fixed["guard"]["level"]
+            return fixed
+
+        patch.setattr(RunDescription, "fixed", without_level)
+        run(tmp_path / "old", 1)
+    if level == "strict":
+        _, records = run(tmp_path / "old", 2, resume=True, faults=faults)
+        assert [record.round for record in records] == [2]
+    else:
+        with pytest.raises(
+            CheckpointError, match=r"guard\.level = 'sane': the run to be resumed has 'strict'"
+        ):
+            run(tmp_path / "old", 2, resume=True, faults=faults)
 
 
 def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:

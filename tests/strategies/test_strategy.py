@@ -146,8 +146,8 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
     assert strategy.selector.client_sizes.tolist() == [10, 30]
-    # Round 1 was weighted before the sizes were known (mean of 1 and 4), round 2 after.
-    assert w == pytest.approx([2.5 + 3.25] * 2)
+    # Both rounds have the weights 1/4 and 3/4: the replies of round 1 have told the sizes.
+    assert w == pytest.approx([3.25 + 3.25] * 2)
     assert records[1].failures == {}
 
 

@@ -412,3 +412,20 @@ def test_a_size_that_is_not_known_leaves_the_other_numbers() -> None:
     for order in views.ORDERS:
         rows = views.selections(trial, order)["rows"]
         assert sum(row["samples"] for row in rows) == 70
+
+
+def test_the_sizes_that_the_server_uses_are_shown_beside_the_claims() -> None:
+    lines = lines_of([{0: (1, True)}])
+    lines[2] |= {"client_sizes": [10, 40, 20, None, 1e10], "used_sizes": [10, 30, 20, None, None]}
+    lines[2]["mean_size"] = 20
+    trial = trial_of(lines)
+
+    def shown() -> list[tuple[float, float]]:
+        rows = views.clients_page(trial, None)["rows"]
+        return [(row["size"], row["used_size"]) for row in rows]
+
+    assert shown() == [(10, 10), (40, 30), (20, 20), (0, 20), (1e10, 20)]
+    trial.take({"type": "sizes", "clients": [3], "client_sizes": [50], "used_sizes": [44], "mean_size": 26})
+    assert shown() == [(10, 10), (40, 30), (20, 20), (50, 44), (1e10, 26)]
+    older = trial_of(lines_of([{0: (1, True)}]))
+    assert older.used_sizes.tolist() == SIZES

@@ -1,5 +1,6 @@
 """The plan of a run, from which its trials are resumed."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from deploy.runs.trials import (
     with_absolute_paths,
     write_plan,
 )
-from server.history import RunHistory
+from server.history import VERSION, RunHistory
 
 
 def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
@@ -97,3 +98,17 @@ def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path: Path, text
     with pytest.raises(ValueError, match=rf"run\.json: cannot be used: .*({message})") as refused:
         read_plan(tmp_path)
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(("of_run", "level"), [(True, "strict"), ("sane", None), (False, None)])
+def test_a_run_of_before_the_guard_had_levels_resumes_with_its_rules(
+    tmp_path: Path, of_run: str | bool, level: str | None
+) -> None:
+    config = {"selector": "md", "num-rounds": 3, "output-dir": str(tmp_path / "md")}
+    trial = Trial("md", config, RunHistory(tmp_path / "md" / "history.jsonl"))
+    write_plan(tmp_path, [trial], "cluster")
+    (tmp_path / "md").mkdir()
+    line = {"type": "run", "version": VERSION, "selector": "md", "guard": of_run}
+    (tmp_path / "md" / "history.jsonl").write_text(json.dumps(line) + "\n")
+    (again,) = read_plan(tmp_path)
+    assert again.run_config.get("guard") == level
