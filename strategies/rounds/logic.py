@@ -528,9 +528,9 @@ class RoundLogic:
         weights = self.selector.finalize(selection, usable)
         if chosen.factors is not None:
             weights = weights * chosen.factors
-        if self.responses is None:
-            return weights
-        return self.responses.correct(weights, selection.clients, usable)
+        if self.responses is not None:
+            weights = self.responses.correct(weights, selection.clients, usable)
+        return weights if self.variates is None else self.variates.weights(selection.clients, weights)
 
     def _coefficients(self, weights: Floats) -> Floats:
         """Return (S,) the factors of the updates: c_m, or 1/S if clients multiply their updates by S c_m."""
