@@ -220,7 +220,8 @@ class RoundLogic:
         if self.guard is None or needed <= 0:
             return _NOBODY
         ends = np.array([self.guard.quarantined_until(int(client)) for client in quarantined])
-        return quarantined[ends <= np.sort(ends)[needed - 1]]
+        released: Ints = quarantined[ends <= np.sort(ends)[needed - 1]]
+        return released
 
     def _resting(self, round: int, available: Ints | None, num_available: int, quarantined: Ints) -> Ints:
         """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""

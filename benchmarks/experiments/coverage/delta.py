@@ -283,8 +283,8 @@ PAPER = Paper(
             "built",
             "With `fedvarp-mean`, the step is the mean of the stored updates of all clients, as in H.3, "
             "weighted by data sizes. With `fedvarp`, the selector's weights keep it unbiased; "
-            "`delta-table-5` measures this form. The selector computes its scores from each update minus the client's "
-            "remembered update.",
+            "`delta-table-5` measures this form. The selector computes its scores from each update minus "
+            "the client's remembered update.",
             (),
             ("prac-delta", "prac-is"),
             ("variates=fedvarp-mean",),
