@@ -205,7 +205,7 @@ class RunSettings(BaseModel):
     quorum: Annotated[int, checked_by(Faults, "quorum")]
     over_selection: Annotated[float, checked_by(Faults, "over_selection")]
     server_strategy: str
-    variates: Literal["", "fedvarp", "scaffold"]
+    variates: Literal["", "fedvarp", "fedvarp-mean", "scaffold"]
     proximal_mu: float = Field(ge=0)
     personal_mu: float = Field(gt=0)
     personal_holdout: float = Field(gt=0, lt=1)

@@ -104,7 +104,7 @@ class Simulator:
         `Deadlines.shortest`. Infinite: it learns no deadline, and ``round_deadline`` holds.
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
-    variates : {"fedvarp", "scaffold"}, optional
+    variates : {"fedvarp", "fedvarp-mean", "scaffold"}, optional
         The kind of control variates, which the server computes from what it remembers of each client
         (default: none).
     proximal_mu : float (default: 0.0)
@@ -178,7 +178,7 @@ class Simulator:
         round_deadline: float = inf,
         shortest_deadline: float = inf,
         server_strategy: Strategy | None = None,
-        variates: Literal["fedvarp", "scaffold"] | None = None,
+        variates: Literal["fedvarp", "fedvarp-mean", "scaffold"] | None = None,
         proximal_mu: float = 0.0,
         mode: Buffered | None = None,
         masked_updates: bool = False,

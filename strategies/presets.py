@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     overrides: Overrides | None
     eligible: Eligible | None
     checkpoints: Checkpoints | None
-    variates: Literal["fedvarp", "scaffold"] | None
+    variates: Literal["fedvarp", "fedvarp-mean", "scaffold"] | None
     mode: Buffered | None
     masked_updates: bool
     stop: Callable[[int, MetricRecord | None], bool] | None

@@ -121,7 +121,7 @@ class SelectionStrategy(Strategy):
         estimates the mean over the available eligible clients (default: every client is eligible).
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).
-    variates : {"fedvarp", "scaffold"}, optional
+    variates : {"fedvarp", "fedvarp-mean", "scaffold"}, optional
         The control variates: arrays that the server remembers for each client, to reduce variance (FedVARP)
         or client drift (SCAFFOLD), see `rounds.control_variates` (default: none).
     mode : Buffered, optional
@@ -183,7 +183,7 @@ class SelectionStrategy(Strategy):
         overrides: Overrides | None = None,
         eligible: Eligible | None = None,
         checkpoints: Checkpoints | None = None,
-        variates: Literal["fedvarp", "scaffold"] | None = None,
+        variates: Literal["fedvarp", "fedvarp-mean", "scaffold"] | None = None,
         mode: Buffered | None = None,
         masked_updates: bool = False,
         stop: Callable[[int, MetricRecord | None], bool] | None = None,

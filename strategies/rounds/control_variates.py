@@ -9,6 +9,7 @@ The calls of a round, in this order::
     begin(shares)                     computes the mean over all clients, weighted by their shares
     outgoing(m)                       returns the arrays that client m receives along with the model
     baseline(m)                       returns y_m, which is subtracted from the update of client m
+    weights(clients, weights)         returns the weights of the updates, which only `FedVARPMean` changes
     mean()                            returns ȳ, which is added to the weighted sum
     remember(clients, updates, …)     learns from the updates, after the step
 """
@@ -74,6 +75,7 @@ class ClientVariates(ABC):
             raise ValueError(f"shares has shape {weights.shape}: must be (M,) finite numbers >= 0")
         if self._memory and max(self._memory) >= weights.size:
             raise ValueError(f"shares has shape {weights.shape}: client {max(self._memory)} has none")
+        self._shares: Floats = weights
         self._mean = None
         # The sum is in the order of first replies, since a resumed run must repeat it bit for bit.
         for client, arrays in self._memory.items():
@@ -94,6 +96,13 @@ class ClientVariates(ABC):
     def mean(self) -> Arrays | None:
         """Return ȳ = sum_m λ_m y_m, which is added to the weighted sum of updates; None for 0."""
         return None
+
+    def weights(self, clients: Ints, weights: Floats) -> Floats:
+        """Return (S,) the weights with which the updates of the selected clients (S,) are summed.
+
+        ``weights`` (S,) are the selector's weights c_m, 0 for clients whose update is not used.
+        """
+        return weights
 
     def remember(
         self,
@@ -242,6 +251,25 @@ class FedVARP(ClientVariates):
         return {name: np.array(array) for name, array in update.items()}
 
 
+class FedVARPMean(FedVARP):
+    """FedVARP without the selector's weights: the step is the mean of the last updates of all clients.
+
+    ::
+
+        y_m <- u_m for the clients that replied;   then Δ = sum_m λ_m y_m
+
+    This is how DELTA is combined with FedVARP in appendix H.3 of its paper (there with equal λ_m): the
+    selector only decides whose update is renewed. The step is biased towards old updates, even if the
+    selector is unbiased. The selector's feedback has the norms of the differences u_m - y_m.
+    """
+
+    name = "fedvarp-mean"
+
+    def weights(self, clients: Ints, weights: Floats) -> Floats:
+        """Return λ_m for the clients whose update is used, since Δ = ȳ + sum_m λ_m (u_m - y_m)."""
+        return np.where(weights > 0, self._shares[clients], 0.0)
+
+
 class Scaffold(ClientVariates):
     """SCAFFOLD: the clients' remembered mean gradients c_m correct the direction of each local step.
 
@@ -292,11 +320,11 @@ class Scaffold(ClientVariates):
         return new
 
 
-KINDS: dict[str, type[ClientVariates]] = {each.name: each for each in (FedVARP, Scaffold)}
+KINDS: dict[str, type[ClientVariates]] = {each.name: each for each in (FedVARP, FedVARPMean, Scaffold)}
 
 
 def create_variates(name: str) -> ClientVariates:
-    """Return new variates by name: "fedvarp" or "scaffold".
+    """Return new variates by name: "fedvarp", "fedvarp-mean" or "scaffold".
 
     Raises
     ------

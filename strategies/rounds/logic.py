@@ -243,8 +243,8 @@ class RoundLogic:
         if self.guard is None or needed <= 0:
             return _NOBODY
         ends = np.array([self.guard.quarantined_until(int(client)) for client in quarantined])
-        first_back: Ints = quarantined[ends <= np.sort(ends)[needed - 1]]
-        return first_back
+        released: Ints = quarantined[ends <= np.sort(ends)[needed - 1]]
+        return released
 
     def _resting(self, round: int, available: Ints | None, num_available: int, quarantined: Ints) -> Ints:
         """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""
@@ -585,9 +585,9 @@ class RoundLogic:
         weights = self.selector.finalize(selection, usable)
         if chosen.factors is not None:
             weights = weights * chosen.factors
-        if self.responses is None:
-            return weights
-        return self.responses.correct(weights, selection.clients, usable)
+        if self.responses is not None:
+            weights = self.responses.correct(weights, selection.clients, usable)
+        return weights if self.variates is None else self.variates.weights(selection.clients, weights)
 
     def _coefficients(self, weights: Floats) -> Floats:
         """Return (S,) the factors of the updates: c_m, or 1/S if clients multiply their updates by S c_m."""

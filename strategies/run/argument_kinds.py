@@ -11,7 +11,7 @@ _SETTINGS = 'settings by name, such as {"alpha": 0.4}'
 _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in words
     "selector": (str, "the name of a selector, such as 'forecast'"),
     "selector_settings": (Mapping, _SETTINGS),
-    "variates": (str, "'fedvarp' or 'scaffold'"),
+    "variates": (str, "'fedvarp', 'fedvarp-mean' or 'scaffold'"),
     "server_strategy": (Strategy, "a strategy of Flower, such as FedAdam()"),
     "deadlines": (Deadlines, "a Deadlines, such as Deadlines(round=60)"),
     "polling": (Polling, "a Polling, such as Polling(ask_status=True)"),

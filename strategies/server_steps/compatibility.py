@@ -135,7 +135,7 @@ def refusal(
     clients_per_round : int, optional
         The smallest budget of a round, if it is known.
     variates : str, optional
-        "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
+        "fedvarp", "fedvarp-mean" or "scaffold", if the server remembers updates of clients; otherwise None.
     """
     view = view_of(server_strategy)
     # Clients of these selectors rescale their updates, so the server never sees the original updates.

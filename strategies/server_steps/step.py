@@ -52,7 +52,7 @@ class ServerStep:
     clients_per_round : int, optional
         The smallest budget of a round, if it is known.
     variates : str, optional
-        "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
+        "fedvarp", "fedvarp-mean" or "scaffold", if the server remembers updates of clients; otherwise None.
 
     Attributes
     ----------

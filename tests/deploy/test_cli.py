@@ -82,7 +82,7 @@ def taken_port() -> Iterator[int]:
         ("--set learning-rate=-1", "learning-rate = -1: must be greater than 0"),
         ("--set learning-rate=0.5@9/0.1@1", "learning-rate = '0.5@9/0.1@1': must be a number, or"),
         ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
-        ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp' or 'scaffold'"),
+        ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp', 'fedvarp-mean' or 'scaffold'"),
         ("--set no-such=1", "no-such = 1: unknown setting; the settings are selector"),
         ("--set lr=3", "lr = 3: unknown setting (did you mean learning-rate?)"),
         (

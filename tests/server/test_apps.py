@@ -336,7 +336,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
             {"server-strategy": "QFedAvg", "selector": "md", "learning-rate": "0.5@1/0.1@9"},
             r"^server-strategy = 'QFedAvg': must have client-learning-rate if learning-rate is a schedule$",
         ),
-        ({"variates": "svrg"}, r"^variates = 'svrg': must be '', 'fedvarp' or 'scaffold'$"),
+        ({"variates": "svrg"}, r"^variates = 'svrg': must be '', 'fedvarp', 'fedvarp-mean' or 'scaffold'$"),
         (
             {"variates": "scaffold", "selector": "flics-private", "selector-settings": "group-shares=1"},
             r"with variates = 'scaffold' the server remembers each client's update",

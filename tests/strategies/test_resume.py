@@ -108,6 +108,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
     ("FedAvgM", lambda: {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}),
     ("FedAdam", lambda: {"server_strategy": FedAdam(fraction_evaluate=0.0)}),
     ("FedVARP", lambda: {"variates": "fedvarp"}),
+    ("FedVARPMean", lambda: {"variates": "fedvarp-mean"}),
     ("SCAFFOLD", lambda: {"variates": "scaffold"}),
     ("schedule", lambda: {"selector": "osmd", "local_learning_rate": "0.1@1/0.05@3"}),
     ("rates", lambda: {"faults": Faults(correction="rates", over_selection=1.5)}),

@@ -663,7 +663,7 @@ def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused
             {"overrides": Overrides(settings={"groups": {"a": "north"}})},
             r"overrides.settings\['groups'\]: uniform has no such setting per client; it has none",
         ),
-        ({"variates": "svrg"}, "variates = 'svrg': must be one of fedvarp, scaffold"),
+        ({"variates": "svrg"}, "variates = 'svrg': must be one of fedvarp, fedvarp-mean, scaffold"),
         ({"variates": "scaffold"}, "local_learning_rate = None: must be the clients'"),
         ({"selector_settings": {"alpha": 0.4}}, "alpha"),
         ({"selector": "adaptive-osmd", "selector_settings": {"alpha": 1.5}}, r"alpha = 1\.5"),

@@ -281,12 +281,13 @@ PAPER = Paper(
             "Sections 5 and H.3",
             "DELTA and IS with FedVARP",
             "built",
-            "The server weights the updates with the selector's weights; FedVARP has a plain mean over "
-            "the selected clients. The selector computes its scores from each update minus the client's "
-            "remembered update.",
+            "With `fedvarp-mean`, the step is the mean of the stored updates of all clients, as in H.3, "
+            "weighted by data sizes. With `fedvarp`, the selector's weights keep it unbiased; "
+            "`delta-table-5` measures this form. The selector computes its scores from each update minus "
+            "the client's remembered update.",
             (),
             ("prac-delta", "prac-is"),
-            ("variates=fedvarp",),
+            ("variates=fedvarp-mean",),
         ),
         Row(
             "Section H.3",

@@ -43,8 +43,8 @@ What the paper does, and this module does not:
   the number of local steps. Diversities are distances from the plain mean (here, with `prac-delta`, from the
   weighted mean).
 - FedVARP's aggregate is the plain mean of all stored updates, after the updates of the selected clients have
-  replaced their stored ones. Selectors learn from the updates (here from the updates minus the stored
-  updates).
+  replaced their stored ones (``variates="fedvarp-mean"``, which these experiments do not use). Selectors
+  learn from the updates (here from the updates minus the stored updates).
 - Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
 """
 

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strategies.options import Faults
 from strategies.rounds.control_variates import KINDS, ClientVariates, FedVARP, Scaffold, create_variates
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
 from ...support.selections import feedback
@@ -68,6 +71,28 @@ def test_fedvarp_by_hand() -> None:
     mean = variates.mean()
     assert mean is not None
     assert mean["w"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize("name", ["prac-delta", "md"])
+def test_fedvarp_mean_is_the_mean_of_the_last_updates_of_all_clients(name: str) -> None:
+    """DELTA's appendix H.3, over rounds in which one reply is missing."""
+    rng, last = np.random.default_rng(5), np.zeros((M, D))
+    rounds = RoundLogic(selector(name), Faults(guard=False), variates=create_variates("fedvarp-mean"))
+    model = {"w": np.zeros(D)}
+    for number in range(1, 12):
+        chosen = rounds.choose(rounds.open(number))
+        clients = chosen.selection.clients.tolist()
+        updates = {client: rng.normal(1, 2, D) for client in clients}
+        replies = [Reply({"w": model["w"] + updates[client]}) for client in clients]
+        if number % 3 == 0 and len(clients) > 1:
+            replies[0] = Reply(failure="no reply")
+            del updates[clients[0]]
+        for client, update in updates.items():
+            last[client] = update
+        outcome = rounds.finish(chosen, model, replies)
+        assert outcome.arrays is not None
+        np.testing.assert_allclose(outcome.arrays["w"] - model["w"], SHARES @ last, rtol=1e-9, atol=1e-9)
+        model = outcome.arrays
 
 
 @pytest.mark.parametrize(
@@ -376,7 +401,7 @@ def test_a_wrong_state_is_refused_and_changes_nothing(state: dict[str, Any], mes
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="variates = 'saga': must be one of fedvarp, scaffold"):
+    with pytest.raises(ValueError, match="variates = 'saga': must be one of fedvarp, fedvarp-mean, scaffold"):
         create_variates("saga")
     variates = FedVARP()
     remember(variates, {2: [1.0]})
