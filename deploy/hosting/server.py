@@ -433,7 +433,12 @@ class Server:
         return self.folder / REVOKED
 
     def _revoked(self) -> set[str]:
-        return set(parse_json(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
+        if not self.revoked_file.exists():
+            return set()
+        try:
+            return set(parse_json(self.revoked_file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ServerError(f"{self.revoked_file}: cannot be read: {error}") from None
 
     def _write_revoked(self, names: set[str]) -> None:
         with replacing(self.revoked_file) as file:

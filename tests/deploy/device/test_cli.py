@@ -11,6 +11,8 @@ import pytest
 
 from deploy.device import reconnect
 from deploy.device.device_folder import Device
+from deploy.tls import certificates
+from deploy.tls.certificates import Certificates
 
 from ...support.devices import BUNDLE, run_cli
 from ...support.processes import linux
@@ -50,6 +52,58 @@ def test_join_refuses_a_server_whose_certificate_has_expired(tmp_path: Path) -> 
     assert output.startswith(f"server = {address}: its certificate is refused: it expired on 20")
     assert "the operator must renew it" in output
     assert not state.exists()
+
+
+def test_join_names_an_expired_certificate_later_too_but_a_service_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.delenv("INVOCATION_ID", raising=False)
+    files = written(tmp_path / "pki", timedelta(days=-9), timedelta(days=-1), "server")
+    device = Device(tmp_path / "state")
+    with tls_server(files) as server:
+        device.prepare(device.introduce("pi-1", f"localhost:{server.port}", files.ca))
+        code, output = run_cli("join", "--state-dir", str(device.folder))
+        assert code == 2
+        assert "its certificate is refused: it expired on 20" in output.splitlines()[-1]
+        assert not started
+        monkeypatch.setenv("INVOCATION_ID", "set by systemd")
+        assert run_cli("join", "--state-dir", str(device.folder))[0] == 0
+    assert len(started) == 1
+
+
+def test_join_says_whether_the_server_has_registered_this_device(
+    device: Device, authority: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.execve", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
+    (device.folder / reconnect.ADMITTED).touch()
+    key = device.key_line()
+
+    def join(server: str, ca: Path, *options: str) -> str:
+        where = ("--state-dir", str(device.folder))
+        code, output = run_cli("join", "--server", server, "--ca", str(ca), *where, *options)
+        assert code == 0
+        return output
+
+    for _ in range(2):
+        output = join("fl.example.org:9092", authority.ca)
+        assert (
+            "this device is registered with fl.example.org:9092 as pi-1 already; it keeps its key" in output
+        )
+        assert "must register" not in output
+    other = certificates.write_certificates(tmp_path / "other").ca
+    for change in (
+        lambda: join("fl.example.org:9092", authority.ca, "--name", "pi-9"),
+        lambda: join("fl.example.org:9999", authority.ca),
+        lambda: join("fl.example.org:9999", other),
+    ):
+        (device.folder / reconnect.ADMITTED).touch()
+        assert "must register this device once with this command" in change()
+        assert device.key_line() == key
 
 
 def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from deploy.tls import certificates
 
 from ...support.devices import Running, public_key_of
 from ...support.processes import wait_for
+from ...support.tls import tls_server, written
 from ..tls.test_certificates import verifier_for
 
 
@@ -134,6 +136,17 @@ def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(
     assert list((server.folder / "clients").iterdir()) == []
 
 
+def test_a_server_whose_certificate_has_expired_is_named_at_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = written(tmp_path / "expired", timedelta(days=-9), timedelta(days=-1), "server")
+    monkeypatch.setattr(Server, "authority", files.ca)
+    with tls_server(files) as expired:
+        server = replace(server, control_port=expired.port)
+        with pytest.raises(ServerError, match=r"its certificate is refused: it expired on .* by a restart"):
+            server.check_is_up()
+
+
 def test_an_invitation_that_cannot_be_written_does_not_use_up_the_name(
     server: Server, tmp_path: Path
 ) -> None:
@@ -185,8 +198,12 @@ def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
     server.register("pi-1", key)
     assert asked[0][:4] == ("supernode", "register", "--name", "pi-1")
     assert server.states() == {"pi-1": "online"}
-    with pytest.raises(ServerError, match="name = pi-1: registered already"):
-        server.register("pi-1", key)
+    asked.clear()
+    assert server.register("pi-1", f"{key} a comment") == "7"  # the same key again changes nothing
+    assert asked == []
+    other = public_key_of(certificates.write_client_key(tmp_path, "other"))
+    with pytest.raises(ServerError, match="name = pi-1: registered already; `cohort server revoke pi-1`"):
+        server.register("pi-1", other)
     with pytest.raises(ServerError, match="name = pi-2: no such client; registered clients: pi-1"):
         server.revoke("pi-2")
 
@@ -227,7 +244,7 @@ def test_a_revocation_that_was_interrupted_is_completed_by_the_next_call(
     assert json.loads(server.revoked_file.read_text()) == ["pi-1"]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"name": 1, "node-id"', "\udcff"])
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"name": 1, "node-id"', "\udcff", "[" * 100_000])
 def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
@@ -246,6 +263,9 @@ def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
     states = server.states()
     assert (states["pi-1"], states["node-8"]) == ("online", "online, not registered here")
     assert states["pi-3"].startswith("invited, until ")
+    output = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)]).output.splitlines()
+    for file in (server.client("pi-2"), server.folder / "invitations" / "damaged.json"):
+        assert sum(line.startswith(f"{file}: is damaged and ignored (") for line in output) == 1
     with pytest.raises(ServerError, match=r"pi-2\.json: is damaged, so the client's node is not known"):
         server.revoke("pi-2")
     server.revoke("pi-1")
@@ -356,8 +376,9 @@ def test_a_name_cannot_command_the_terminal_that_lists_it(
     assert listed.output == "the SuperLink says \\x1b[2J\n"
 
 
-def test_a_damaged_settings_file_is_refused_by_name(server: Server) -> None:
-    (server.folder / "server.json").write_text(json.dumps({"hosts": ["h"], "unknown": 1}))
+@pytest.mark.parametrize("content", [json.dumps({"hosts": ["h"], "unknown": 1}), "[]", "[" * 100_000])
+def test_a_damaged_settings_file_is_refused_by_name(server: Server, content: str) -> None:
+    (server.folder / "server.json").write_text(content)
     with pytest.raises(ServerError, match=r"server\.json: cannot be read"):
         Server.load(server.folder)
 
