@@ -34,7 +34,7 @@ class Opened:
     quarantined : ndarray of int
         The available clients that are not selectable because of offences or silence.
     silent : ndarray of int
-        The clients among ``quarantined`` that are quarantined for silence.
+        The clients among ``quarantined`` that are quarantined for silence or errors.
     draw : int (default: 0)
         The number of earlier selections in this round. Only a buffered round has more than one selection.
     """
