@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from benchmarks.devices import app
 from benchmarks.devices.cluster import DeviceCluster
 from deploy.processes.groups import wait_until
-from strategies.rounds.replies import LATE
+from strategies.rounds.waiting.wait_time import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
 # s until a round has ended. With LIMIT alone, a lost reply would end the benchmark instead of being counted.

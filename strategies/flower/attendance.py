@@ -215,7 +215,9 @@ class Attendance:
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
         if self._unasked and self._questions.asks(online):  # by now, nodes are asked: so ask these, too
-            unasked = {node for node in online if node in self._unasked and not self._is_left_out(online[node])}
+            unasked = {
+                node for node in online if node in self._unasked and not self._is_left_out(online[node])
+            }
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)

@@ -61,8 +61,8 @@ class Faults:
             choice("faults.guard", self.guard, LEVELS)
         elif not isinstance(self.guard, bool | Mapping | GuardSettings):
             raise TypeError(
-                f"faults.guard = {self.guard!r}: must be {' or '.join(map(repr, LEVELS))}, False or a mapping "
-                "of its settings"
+                f"faults.guard = {self.guard!r}: must be {' or '.join(map(repr, LEVELS))}, False or a "
+                "mapping of its settings"
             )
         _ = self.guard_settings  # raises an error if a setting is out of range
         boolean("faults.silence", self.silence)
