@@ -411,8 +411,7 @@ class InProcessGrid(Grid):
             self.clock.sleep(wake - now)
 
     def received_bytes(self, message_ids: Collection[str]) -> dict[str, int]:
-        """Return how many bytes of each update have arrived, by message id; an update without any is left
-        out."""
+        """Return how many bytes of each update have arrived, by message id, if there are any."""
         now, found = self.clock.monotonic(), {}
         for message_id in message_ids:
             began, size, speed = self._uploads.get(message_id, (inf, 0, 1.0))

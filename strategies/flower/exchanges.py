@@ -358,8 +358,7 @@ class ExchangeGrid(GridView):
             self._hear_late(reply, now)
 
     def _hear_late(self, reply: Message, now: float) -> None:
-        """Learn from a reply that came after its exchange. An error shows nothing about the client's
-        speed."""
+        """Learn from a reply that came after its exchange, unless it is an error."""
         late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
         if late is not None and reply.metadata.src_node_id == late.node and not reply.has_error():
             late.wait.late(late.position, now - late.sent)

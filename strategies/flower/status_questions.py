@@ -104,8 +104,7 @@ class StatusQuestions:
         return self._polling.ask_status is None and not self._lacking and not self.asks(online)
 
     def begin(self, now: float) -> None:
-        """Note that the first round begins at the time ``now`` in seconds: no earlier wait has delayed a
-        round."""
+        """Note that the first round begins at the time ``now`` in s: no earlier wait delayed a round."""
         self._began, self._waited = now, 0.0
 
     def note_identity(self) -> None:

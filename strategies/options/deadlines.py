@@ -14,9 +14,9 @@ class Deadlines:
     ``round``, ``status`` and ``poll`` are upper limits. The server measures how long clients take to answer.
     It waits for an answer until the first of these times, and never less than ``shortest`` seconds:
 
-    ========================================  ==================================================================
+    ========================================  ================================================================
     awaited                                   until
-    ========================================  ==================================================================
+    ========================================  ================================================================
     any answer, poll or trained model         the limit: ``status``, ``poll`` or ``round``
     a client with known times                 three times its slowest recent time; twice, if it was silent
                                               lately
@@ -33,7 +33,7 @@ class Deadlines:
     a late reply, while later rounds run      300 s after the limit: it is not used (in buffered rounds it is,
                                               until the limit), but the client is no longer silent, and the
                                               server knows its time
-    ========================================  ==================================================================
+    ========================================  ================================================================
 
     The usual time is the time within which four in five recent answers came. Waits are twice as long while
     most clients have not answered. A failure says which wait has ended. See
