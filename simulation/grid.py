@@ -97,8 +97,8 @@ class InProcessGrid(Grid):
     If the node of a message has left, the reply is the SuperLink's error 5.
 
     **Slow lines.** With a ``bandwidth``, the update in a reply to TRAIN has as many bytes as the model in the
-    message, and takes further seconds after the ``latency``. Meanwhile, `received_bytes` says how many of these
-    bytes have arrived.
+    message, and takes further seconds after the ``latency``. Meanwhile, `received_bytes` says how many of
+    these bytes have arrived.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
@@ -125,8 +125,8 @@ class InProcessGrid(Grid):
         message; inf: no reply. `ResponseTimes` apply to TRAIN messages; all other messages are answered at
         once.
     bandwidth : float or callable (default: inf)
-        Bytes per second, > 0, at which the update in a reply to TRAIN arrives, or a function that returns this
-        number for a message.
+        Bytes per second, > 0, at which the update in a reply to TRAIN arrives, or a function that returns
+        this number for a message.
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
@@ -147,8 +147,8 @@ class InProcessGrid(Grid):
     Raises
     ------
     ValueError
-        If ``latency``, ``bandwidth`` or ``round_length`` is out of range, nodes have no app, or there are more nodes than
-        clients of the availability.
+        If ``latency``, ``bandwidth`` or ``round_length`` is out of range, nodes have no app, or there are
+        more nodes than clients of the availability.
 
     Examples
     --------
@@ -411,7 +411,7 @@ class InProcessGrid(Grid):
             self.clock.sleep(wake - now)
 
     def received_bytes(self, message_ids: Collection[str]) -> dict[str, int]:
-        """Return how many bytes of each update have arrived, by message id; an update without any is left out."""
+        """Return how many bytes of each update have arrived, by message id, if there are any."""
         now, found = self.clock.monotonic(), {}
         for message_id in message_ids:
             began, size, speed = self._uploads.get(message_id, (inf, 0, 1.0))

@@ -61,7 +61,7 @@ METRICS: dict[str, Metric] = {
     "cohort_quarantined_clients": Metric("gauge", "Clients that quarantine left out of the last round", _RUN),
     "cohort_silent_clients": Metric(
         "gauge",
-        "Those of cohort_quarantined_clients that are in quarantine for silence",
+        "Those of cohort_quarantined_clients that are in quarantine for silence or errors",
         _RUN,
     ),
     "cohort_selected_clients_total": Metric("counter", "Selected clients of all rounds", _RUN),

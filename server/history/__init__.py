@@ -53,7 +53,7 @@ Clients that did not take part, or not as expected:
 - ``num_stale``: the number of updates that were rejected as too stale; 0 unless rounds are buffered
 - ``in_flight``: ids of the first 1000 clients that train when a buffered round ends
 - ``quarantined``: ids of the available clients that were left out because they were in quarantine
-- ``silent``: ids of the clients in ``quarantined`` that are in quarantine for silence
+- ``silent``: ids of the clients in ``quarantined`` that are in quarantine for silence or errors
 - ``absent``: indexes of the clients that were not selectable; null if they are more than 1000
 - ``num_available``: the number of selectable clients
 - ``eligible``: the conditions of the setting ``eligible`` in this round

@@ -199,8 +199,8 @@ class ExchangeGrid(GridView):
         Message id -> the seconds from sending the message until the server had the reply, in the last
         exchange. Errors that the SuperLink sends in place of an offline node do not count.
     missing : dict of int to str
-        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that could
-        not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
+        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that
+        could not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -244,8 +244,8 @@ class ExchangeGrid(GridView):
     ) -> list[Message]:
         """Send messages, wait for replies, and return the replies that arrived.
 
-        The wait for a client goes on while its reply is arriving (`received_bytes`), and the exchange does not
-        end before ``timeout`` while it lacks the quorum of ``wait``.
+        The wait for a client goes on while its reply is arriving (`received_bytes`), and the exchange does
+        not end before ``timeout`` while it lacks the quorum of ``wait``.
 
         If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
         failure in a row raises its error.
@@ -259,8 +259,8 @@ class ExchangeGrid(GridView):
         enough : int, optional
             The number of replies after which the wait ends (default: wait for all replies).
         counts : callable, optional
-            Takes a reply, and returns whether the reply counts towards ``enough`` and the quorum (default: all
-            replies that are no errors count).
+            Takes a reply, and returns whether the reply counts towards ``enough`` and the quorum (default:
+            all replies that are no errors count).
         wait : Wait, optional
             Ends the wait when no further reply can be expected, and learns how long clients took. The clients
             of ``wait`` are in the order of the messages. Default: only ``timeout`` and ``enough`` end the
@@ -358,7 +358,7 @@ class ExchangeGrid(GridView):
             self._hear_late(reply, now)
 
     def _hear_late(self, reply: Message, now: float) -> None:
-        """Learn from a reply that came after its exchange. An error shows nothing about the client's speed."""
+        """Learn from a reply that came after its exchange, unless it is an error."""
         late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
         if late is not None and reply.metadata.src_node_id == late.node and not reply.has_error():
             late.wait.late(late.position, now - late.sent)

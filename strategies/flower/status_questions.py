@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
 _CREDIT, _CREDIT_SHARE = 10.0, 0.05
-"""How long all rounds together wait for the status of all nodes: this many seconds, plus this share of the time
-since the first node was asked."""
+"""How long all rounds together wait for the status of all nodes: this many seconds, plus this share of the
+time since the first node was asked."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
 _NO_STATUS = (
     "The clients' app has no query.status handler, so the error in that client's log was to be expected, "
@@ -104,7 +104,7 @@ class StatusQuestions:
         return self._polling.ask_status is None and not self._lacking and not self.asks(online)
 
     def begin(self, now: float) -> None:
-        """Note that the first round begins at the time ``now`` in seconds: no earlier wait has delayed a round."""
+        """Note that the first round begins at the time ``now`` in s: no earlier wait delayed a round."""
         self._began, self._waited = now, 0.0
 
     def note_identity(self) -> None:
@@ -137,9 +137,9 @@ class StatusQuestions:
         empty. A node whose pause is not over has no report, unless its late answer has arrived.
 
         An unavailable client is asked again in each round. Once the rounds have waited for all nodes together
-        for long enough (`_CREDIT`), they no longer wait for any answer, but an answer that arrives later counts.
-        Without this rule, clients that call themselves unavailable, or nodes that come in turn and answer
-        nothing, could delay every round. Nobody waits for a node that has gone offline.
+        for long enough (`_CREDIT`), they no longer wait for any answer, but an answer that arrives later
+        counts. Without this rule, clients that call themselves unavailable, or nodes that come in turn and
+        answer nothing, could delay every round. Nobody waits for a node that has gone offline.
 
         All nodes of a run have the same app. So three nodes are asked first: if the app has no status
         handler, only these three nodes log an error. If ``polling.ask_status`` is None, one node is asked

@@ -11,8 +11,32 @@ from .value_checks import seconds
 class Deadlines:
     """How long a run waits. Each value is in seconds, > 0; infinity is allowed.
 
-    ``round``, ``status`` and ``poll`` are upper limits. The server measures how long clients take to answer,
-    and stops waiting for a client as soon as an answer can no longer be expected, see
+    ``round``, ``status`` and ``poll`` are upper limits. The server measures how long clients take to answer.
+    It waits for an answer until the first of these times, and never less than ``shortest`` seconds:
+
+    ========================================  ================================================================
+    awaited                                   until
+    ========================================  ================================================================
+    any answer, poll or trained model         the limit: ``status``, ``poll`` or ``round``
+    a client with known times                 three times its slowest recent time; twice, if it was silent
+                                              lately
+    a client that has never answered, of M    the longer of three times the usual time, and the shorter of
+                                              2000/M² times the usual time and a fifth of the limit; twice the
+                                              usual time, if it was silent lately
+    such a client, while the server knows     the limit
+    too few times
+    a model of which more has arrived since   the same wait again, from then on
+    the last look
+    a quorum that can still be reached        the limit
+    the status of all nodes, in rounds        10 s plus 5 % of the time of the run, for all nodes together
+    a node that has gone offline              it is known to be offline
+    a late reply, while later rounds run      300 s after the limit: it is not used (in buffered rounds it is,
+                                              until the limit), but the client is no longer silent, and the
+                                              server knows its time
+    ========================================  ================================================================
+
+    The usual time is the time within which four in five recent answers came. Waits are twice as long while
+    most clients have not answered. A failure says which wait has ended. See
     `strategies.rounds.waiting.wait_time.Wait`.
 
     Attributes

@@ -19,7 +19,8 @@ class Faults:
     ----------
     quorum : int (default: 1)
         How many clients must be available to begin a round after the first, and how many usable replies each
-        round needs. A round with fewer usable replies is skipped. In [1, clients_per_round]. A selector that
+        round needs. A round waits for them until ``Deadlines.round``, as long as they can still come. A round
+        with fewer usable replies is skipped. In [1, clients_per_round]. A selector that
         draws with replacement may select fewer distinct clients than ``clients_per_round``; choose a lower
         quorum for it.
     over_selection : float (default: 1)
@@ -39,8 +40,9 @@ class Faults:
         `GuardSettings.level`. True stands for "sane". False: there is no guard. A mapping holds settings of
         `GuardSettings` by name.
     silence : bool (default: True)
-        Whether a client that is online and does not answer in time is quarantined. Each further silence makes
-        its quarantine longer, see `strategies.rounds.waiting.silent_clients`.
+        Whether a client that is online and does not answer in time, or answers TRAIN with an error twice in a
+        row, is quarantined. Each further silence or error makes its quarantine longer, and a late reply ends
+        it, see `strategies.rounds.waiting.silent_clients`.
 
     Raises
     ------

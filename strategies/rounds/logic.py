@@ -271,8 +271,8 @@ class RoundLogic:
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
         """Return how long to wait for the answers of clients, see `Patience.wait`.
 
-        None stands for the longest wait, ``limit`` seconds. Polls and training last until the limit while they
-        lack the quorum. Masked updates need the models of all clients.
+        None stands for the longest wait, ``limit`` seconds. Polls and training last until the limit while
+        they lack the quorum. Masked updates need the models of all clients.
         """
         if self.patience is None:
             return None

@@ -32,7 +32,7 @@ class RoundRecord:
     clipped: Mapping[int, str] = field(default_factory=dict)
     skipped: str = ""  # why the round did not change the model; "" if it changed the model
     quarantined: tuple[int, ...] = ()  # available clients that were quarantined
-    silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence
+    silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence or errors
     # (S,) ‖g_m‖ as the clients report it; NaN = not reported. ``feedback`` has the norms that are used.
     reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     # (S,) seconds from the TRAIN messages until the server had each reply; NaN = no reply in time. This array

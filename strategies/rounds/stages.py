@@ -34,7 +34,7 @@ class Opened:
     quarantined : ndarray of int
         The available clients that are not selectable because of offences or silence.
     silent : ndarray of int
-        The clients among ``quarantined`` that are quarantined for silence.
+        The clients among ``quarantined`` that are quarantined for silence or errors.
     released : ndarray of int (default: empty)
         The selectable clients whose quarantine for offences ends early, since without them too few clients
         would be left for a quorum.

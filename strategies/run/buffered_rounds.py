@@ -81,8 +81,8 @@ class BufferedRounds:
     ) -> Gathered:
         """Keep clients busy until the buffer is full, and return the replies and times of the round.
 
-        If no client holds a place, the round ends with the replies so far. If these lack the quorum, the round
-        first waits for overdue clients, as long as these could reach it.
+        If no client holds a place, the round ends with the replies so far. If these lack the quorum, the
+        round first waits for overdue clients, as long as these could reach it.
 
         Parameters
         ----------
@@ -211,9 +211,9 @@ class _Ended:
     ) -> None:
         """End a client's training.
 
-        ``message`` is the client's reply, None if there is none, for the reason ``why``; ``waited`` is the time
-        until the reply, in seconds. ``lost`` states that, after a resume, the client is not asked again, because the checkpoint
-        lacks the model from which the client trained.
+        ``message`` is the client's reply, None if there is none, for the reason ``why``; ``waited`` is the
+        time until the reply, in seconds. ``lost`` states that, after a resume, the client is not asked again,
+        because the checkpoint lacks the model from which the client trained.
         """
         version = self.buffer.in_flight[client]
         reply = Reply(failure=why)

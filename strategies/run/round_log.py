@@ -112,8 +112,8 @@ class RoundLog:
             log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
             quarantined = [
-                f"{name(client)} ({'silence or errors' if client in record.silent else 'offences'}, back in round "
-                f"{back_in(record.round, client)})"
+                f"{name(client)} ({'silence or errors' if client in record.silent else 'offences'}, back in "
+                f"round {back_in(record.round, client)})"
                 for client in record.quarantined
             ]
             log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))

@@ -172,7 +172,7 @@ def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> Non
 
 
 def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used() -> None:
-    late = {6: 20.0}
+    late = {6: 30.0}  # the first wait is at most a fifth of the deadline
     grid = SlowGrid(seconds=lambda client: late.get(client, 1.0 + 0.01 * client))
     _, records = run(grid, 60, deadlines=Deadlines(round=100, shortest=3))
     assert any(6 in record.silent for record in records)
@@ -303,7 +303,7 @@ def test_messages_that_cannot_be_sent_end_no_run() -> None:
 
     _, records = run(Busy(), 20)
     assert len(records) == 20
-    assert any("no reply by the deadline" in each.failures.values() for each in records)
+    assert any("the message could not be sent" in each.failures.values() for each in records)
 
 
 def test_fewer_clients_than_places() -> None:

@@ -743,7 +743,7 @@ class Overloaded(ToyGrid):
 def test_messages_that_were_not_sent_cost_only_the_round() -> None:
     w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
     assert [bool(record.skipped) for record in records] == [False, True, True, True, False, False]
-    assert records[1].failures == dict.fromkeys((0, 1), "no reply by the deadline")
+    assert records[1].failures == dict.fromkeys((0, 1), "the message could not be sent")
     assert w.tolist() == [3, 3]
 
 

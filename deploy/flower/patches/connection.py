@@ -80,9 +80,9 @@ def patch() -> None:
 def _held_if_connected(send: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that sends a heartbeat, and lets the SuperLink hold it unless the last one failed.
 
-        So the SuperLink answers the first heartbeat of a new connection at once. Otherwise the SuperNode would
-            say for `HOLD` seconds that the connection is lost, while the SuperLink lists the node as online.
-        """
+    So the SuperLink answers the first heartbeat of a new connection at once. Otherwise the SuperNode would
+        say for `HOLD` seconds that the connection is lost, while the SuperLink lists the node as online.
+    """
     connected = True
 
     def heartbeat(request: Any, timeout: float) -> Any:

@@ -29,9 +29,9 @@ _DECAY = 0.9
 """If an answer is faster than a client's remembered time, the new remembered time is `_DECAY` times the old
 time plus (1 - `_DECAY`) times the time of the answer."""
 _FIRST_WAIT = 2000.0
-"""A client whose own time is unknown is waited for `_FIRST_WAIT` / M² times as long as usual, if this is more than
-three times. So one of M clients that never answers costs the time of about 2000 / M² rounds more, once, and a site
-of five that needs 80 times as long as the others is not given up. See `docs/slow-clients.md`."""
+"""A client whose own time is unknown is waited for `_FIRST_WAIT` / M² times as long as usual, if this is more
+than three times. So one of M clients that never answers costs the time of about 2000 / M² rounds more, once,
+and a site of five that needs 80 times as long as the others is not given up. See `docs/slow-clients.md`."""
 
 
 class Patience:
@@ -43,9 +43,9 @@ class Patience:
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
     after each further silence for 64. Every three answers cancel one silence.
 
-    An error in place of a trained model counts as two thirds of a silence, so a client is quarantined from its
-    second error in a row on. An error teaches no time. In answer to other messages, an error is an answer,
-    because an app may lack the handler.
+    An error in place of a trained model counts as two thirds of a silence, so a client is quarantined from
+    its second error in a row on. An error teaches no time. In answer to other messages, an error is an
+    answer, because an app may lack the handler.
 
     **Late answers.** A late answer shows that the client was slow, and not silent: it cancels its silence and
     ends the quarantine, and the client is waited for from then on. If the client was silent to messages of

@@ -20,8 +20,8 @@ GOOD, _POOR = 3.0, 2.0
 """The wait in multiples of the expected time: for clients that were not silent lately, and for clients that
 were silent lately."""
 _FIRST_SHARE = 0.2
-"""The largest share of the limit for which the server waits for a client of unknown speed, unless `GOOD` times
-the expected time is more."""
+"""The largest share of the limit for which the server waits for a client of unknown speed, unless `GOOD`
+times the expected time is more."""
 _LONGEST_BACK_OFF = 16
 """The largest value of `Pace.back_off`."""
 LATE = "no reply by the deadline"
@@ -181,8 +181,8 @@ class Wait:
         """Return whether ``usable`` answers are less than the quorum, which may still be reached.
 
         An exchange for which this is True must not end before the limit. For a quorum of 1, which every run
-        has, clients that were silent lately are not counted on: otherwise a selected client that never answers
-        would delay its round until the limit whenever no other client is selected.
+        has, clients that were silent lately are not counted on: otherwise a selected client that never
+        answers would delay its round until the limit whenever no other client is selected.
         """
         missing = self._awaited() & ~self.in_debt if self.quorum == 1 else self._awaited()
         return usable < self.quorum <= usable + int(np.count_nonzero(missing))

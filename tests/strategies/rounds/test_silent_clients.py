@@ -88,7 +88,8 @@ def test_the_wait_doubles_while_most_clients_are_silent() -> None:
 def test_a_client_of_unknown_speed_gets_more_time_in_a_small_federation(
     m: int, limit: float, ended: float
 ) -> None:
-    """At most a fifth of the limit, unless three times the usual time is more. A silent client gets it once."""
+    """At most a fifth of the limit, unless three times the usual time is more. A silent client gets it
+    once."""
     patience = Patience(m, shortest=0.1)
     assert exchange(patience, 1, [0, 1, 2, 3], [1.0, 1.0, 1.0, inf], limit=limit) == ended
     assert exchange(patience, 6, [0, 1, 2, 3], [1.0, 1.0, 1.0, inf], limit=limit) == 2.0
@@ -115,7 +116,9 @@ def test_a_quorum_of_one_does_not_count_on_clients_that_were_silent_lately() -> 
         wait = patience.wait("train", 6, np.array([client]), 60.0, quorum)
         assert wait.is_short(0) is is_short
     both = patience.wait("train", 6, np.array([1, 2]), 60.0, 2)
-    assert both.is_short(0) and both.is_short(1) and not both.is_short(2)
+    assert both.is_short(0)
+    assert both.is_short(1)
+    assert not both.is_short(2)
 
 
 def test_errors_are_no_times_and_quarantine_from_the_second_one_on() -> None:
@@ -143,7 +146,8 @@ def test_a_client_that_is_slow_on_purpose_delays_rounds_until_the_deadline_at_mo
         wait = patience.wait("train", round, np.array([4]), 60.0)
         slow = 0.99 * wait.end()
     assert max(lasted) <= 60.0
-    assert lasted[1] <= 3.0 and lasted[2] <= 9.0
+    assert lasted[1] <= 3.0
+    assert lasted[2] <= 9.0
 
 
 def test_a_silent_client_is_asked_ever_more_rarely() -> None:
