@@ -28,6 +28,7 @@ from deploy.container import (
 from deploy.container.settings import trials_from_environment
 from deploy.container.supervisor import say
 from deploy.tls import certificates
+from strategies.clients.printable import counted
 
 
 def main() -> int:
@@ -56,7 +57,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    say(f"{count} clients, {' and '.join(trial.name for trial in trials)}: everything is ready")
+    say(f"{counted(count, 'client')}, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     key_service.serve(LEASES, KEYS / "private", client_names(count))

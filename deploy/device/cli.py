@@ -11,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from client.device_limits import why_unavailable
-from deploy.device.device_folder import PAUSE_FILE, Device, Settings, default_folder
+from deploy.device.default_folder import default_folder
+from deploy.device.device_folder import PAUSE_FILE, Device, Settings
 from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.systemd_unit import install, unit

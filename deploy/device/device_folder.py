@@ -390,13 +390,6 @@ def check_group(name: str, group: str) -> None:
         )
 
 
-def default_folder(name: str = "cohort-client") -> Path:
-    """Return the folder NAME in /var/lib for root, else in XDG_STATE_HOME (default: ~/.local/state)."""
-    if os.geteuid() == 0:
-        return Path("/var/lib", name)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", name)
-
-
 def _check_authority(text: str, source: Path) -> None:
     """Raise ValueError if a text, read from `source`, is not the certificate of an authority (PEM)."""
     try:

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.device import log_file
+from deploy.device.default_folder import default_folder
 from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
 from deploy.json_text import parse_json
@@ -165,7 +167,7 @@ class DeviceSupervisor(Supervisor):
             self._say(
                 "online",
                 f"online as {self.name}, but refuses the server's app, whose bundle is {found[1]}; "
-                f"to run it from now on: cohort client trust {found[1]}",
+                f"to run it from now on: cohort client trust {found[1]}{self._state_dir()}",
             )
         elif commands.ACCEPTED_BUNDLE in line and self._refuses:
             self._refuses = False
@@ -188,6 +190,11 @@ class DeviceSupervisor(Supervisor):
         # server has ended the SuperNode.
         elif "terminated gracefully" in line and not self._reason:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
+
+    def _state_dir(self) -> str:
+        """Return the option with which a command of `cohort client` finds this device; "" by default."""
+        folder = self.folder.absolute()
+        return "" if folder == default_folder().absolute() else f" --state-dir {shlex.quote(str(folder))}"
 
     def _say_lost(self, reason: str) -> None:
         self._lost = reason

@@ -456,7 +456,10 @@ def _how_to_resume(server: Server, trial: Trial) -> str:
     """Return how to resume a run that did not finish, or why a resume would change nothing."""
     if trial.can_go_on:
         return f"to resume: {server.command('run', '--resume', str(trial.folder))}"
-    why = "no round is left" if trial.has_checkpoint else "there is no checkpoint"
+    if trial.is_unchanged:
+        why = "no round changed the model"
+    else:
+        why = "no round is left" if trial.has_checkpoint else "there is no checkpoint"
     return f"{why}, so there is nothing to resume; start a new run"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from deploy.device.device_folder import default_folder
+from deploy.device.default_folder import default_folder
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection

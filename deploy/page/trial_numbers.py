@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.page.series import ClientCounts, Series
+from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +117,9 @@ class TrialNumbers:
             case "round":
                 self._round(line)
             case "lost":
-                self._note(line.get("last_round"), "lost", f"lost lines of the history: {line['lines']}")
+                self._note(
+                    line.get("last_round"), "lost", f"lost: {counted(line['lines'], 'line')} of the history"
+                )
             case "warning":
                 self._note(line["round"], "warning", line["reason"])
             case "end" | "error":

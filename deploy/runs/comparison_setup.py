@@ -15,6 +15,7 @@ from deploy.engines.local_cluster import MARK
 from deploy.flower.app_folder import app_folder
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.trials import (
+    PLAN,
     Trial,
     check_clients,
     check_data,
@@ -58,6 +59,9 @@ OPTION_OF = {
     "output-dir": "--out",
     "resume": "--resume",
 }
+
+# The settings that each trial of a plan must have, beside those that `read_plan` checks.
+NEEDED = {"task", "num-clients", "clients-per-round", "seed"}
 
 
 class Comparison(NamedTuple):
@@ -153,6 +157,10 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
     if "out" in given:
         raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
     trials = read_plan(folder)
+    for trial in trials:
+        if missing := NEEDED - trial.run_config.keys():
+            where = f"{folder / PLAN}: cannot be used: trial = {trial.name!r}"
+            raise ValueError(f"{where}: {', '.join(sorted(missing))} missing")
     changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
     changes |= with_absolute_paths(_parsed(given.get("settings")))
     if "track" in given:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import tasks
 from client.local_data import client_name
+from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.json_text import parse_json
 from server.history import FILE_NAME, RunHistory
+from server.recording import UnchangedModelError
 from server.settings import CHECKPOINTS, RunSettings, parse_settings, read_client_settings
 from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.overrides import Groups
@@ -82,11 +84,16 @@ class Trial:
         return bool(CheckpointFolder(self.folder / CHECKPOINTS).rounds())
 
     @property
+    def is_unchanged(self) -> bool:
+        """Whether the trial's last run failed because no round changed the model."""
+        return not self.history.finished and (self.problem or "").startswith(UnchangedModelError.__name__)
+
+    @property
     def can_go_on(self) -> bool:
-        """Whether a resume would continue the training: there is a checkpoint, and rounds are left."""
+        """Whether a resume would continue the training: there is a trained model, and rounds are left."""
         planned: Any = self.run_config.get("num-rounds", self.history.settings.get("num_rounds", 0))
         saved = CheckpointFolder(self.folder / CHECKPOINTS).rounds()
-        return not self.done and bool(saved) and saved[-1] < planned
+        return not (self.done or self.is_unchanged) and bool(saved) and saved[-1] < planned
 
     @property
     def problem(self) -> str | None:
@@ -332,8 +339,8 @@ def read_plan(folder: Path) -> list[Trial]:
                 raise ValueError(f"trial = {name[:80]!r}: must be the name of a folder")
             if not all(isinstance(value, ConfigValue) for value in config.values()):
                 raise ValueError(f"trial = {name!r}: its settings must be numbers, texts, true or false")
-            if isinstance(config["num-rounds"], bool) or not isinstance(config["num-rounds"], int):
-                raise ValueError(f"trial = {name!r}: num-rounds must be a whole number")
+            if missing := {"selector", "num-rounds"} - config.keys():
+                raise KeyError(min(missing))
         trials = [
             Trial(name, {**config, "output-dir": str(folder / name)}, RunHistory(folder / name / FILE_NAME))
             for name, config in saved["trials"].items()
@@ -346,9 +353,15 @@ def read_plan(folder: Path) -> list[Trial]:
         raise ValueError(f"{folder / PLAN}: cannot be used: must have trials with settings") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
+    defaults = default_config(app_folder())
     for trial in trials:
-        if (name := trial.run_config.get("selector")) not in available():
+        if (name := trial.run_config["selector"]) not in available():
             raise ValueError(f"selector = {name!r}: is not known; give the option --import of the run again")
+        try:
+            RunSettings.from_run_config({**defaults, **trial.run_config})
+        except ValueError as error:
+            wrong = "; ".join(str(error).splitlines())
+            raise ValueError(f"{folder / PLAN}: cannot be used: trial = {trial.name!r}: {wrong}") from None
         trial.history.read(skip_damaged=True)
         if trial.history.settings.get("guard") == "strict":  # a run of before the guard had levels says true
             trial.run_config["guard"] = "strict"

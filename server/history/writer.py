@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from flwr.common import log
 
 from strategies.checkpoint import replacing
+from strategies.clients.printable import counted
 from strategies.reporters.round_line import encoded, round_line
 
 from .parsing import TOLD_TO_END, VERSION, read_lines
@@ -129,7 +130,7 @@ class HistoryWriter:
             os.fsync(self._descriptor)
         except OSError as error:
             self._drop()
-            lost = f"; {self._gap} are lost" if self._gap else ""
+            lost = f"; lost: {self._gap}" if self._gap else ""
             log(
                 WARNING,
                 "THE HISTORY CANNOT BE WRITTEN; its lines wait in memory%s: %s",
@@ -185,7 +186,7 @@ class _Gap:
 
     def __str__(self) -> str:
         rounds = f" (rounds {self.first_round} to {self.last_round})" if self.first_round is not None else ""
-        return f"{self.lines} lines{rounds}"
+        return f"{counted(self.lines, 'line')}{rounds}"
 
 
 def _until(lines: list[Line], last: int) -> list[Line]:

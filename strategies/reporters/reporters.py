@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from flwr.common import log
 
-from ..clients.printable import LONGEST_NAME, printable
+from ..clients.printable import LONGEST_NAME, counted, printable
 from .base import Reporter, RoundReport, RunInfo
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class _Worker:
         if self._thread.is_alive():
             log(WARNING, "Reporter %s has not finished within %g s", self._name, patience)
         if self._lost:
-            log(WARNING, "Reporter %s was not told about %d rounds", self._name, self._lost)
+            log(WARNING, "Reporter %s was not told about %s", self._name, counted(self._lost, "round"))
 
     def _work(self) -> None:
         while True:

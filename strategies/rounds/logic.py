@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..clients.printable import printable
+from ..clients.printable import counted, printable
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..options import Budgets, Buffered, Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
@@ -594,14 +594,14 @@ class RoundLogic:
         return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
 
     def _why_skipped(self, usable: Bools) -> str:
-        count = int(usable.sum())
+        count, replies = int(usable.sum()), counted(usable.size, "reply", "replies")
         if self.updates == "masked" and 0 < count < usable.size:
-            return f"{count} usable of {usable.size} replies: the masks cancel only if all replies are usable"
+            return f"{count} usable of {replies}: the masks cancel only if all replies are usable"
         if count >= self.faults.quorum:
             return ""
         if not usable.size:
             return "no client was selected"
-        return f"{count} usable of {usable.size} replies: fewer than the quorum of {self.faults.quorum}"
+        return f"{count} usable of {replies}: fewer than the quorum of {self.faults.quorum}"
 
     # --- the state ---------------------------------------------------------------------------------------
 

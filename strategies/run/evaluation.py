@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import ConfigRecord
 from flwr.common import log
 
+from ..clients.printable import counted
 from ..flower.exchanges import NodesGrid
 from ..flower.messages import CLOCKS_DIFFER, why_failed
 from ..flower.metric_averages import averaged, has_size
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from ..rounds.logic import RoundLogic
     from ..server_steps.step import ServerStep
 
-_ERRORS = "Evaluation of round %d: errors in %d of %d replies; the first is %s"
-_NO_SIZE = "Evaluation of round %d: no usable %s in %d of %d replies"
+_ERRORS = "Evaluation of round %d: %s in %d of %s; the first is %s"
+_NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"
 
 
 class ClientEvaluation:
@@ -91,11 +92,13 @@ class ClientEvaluation:
         # The order of the summands changes a sum's last digits, so it must not depend on when replies arrive.
         replies = sorted(replies, key=lambda reply: self._roster.client_at(reply.metadata.src_node_id) or 0)
         sized = [reply for reply in replies if has_size(reply, key)]
+        received = counted(len(replies), "reply", "replies")
         errors = [why_failed(reply) for reply in replies if reply.has_error()]
         if errors:
-            log(WARNING, _ERRORS, number, len(errors), len(replies), errors[0])
+            what = "an error" if len(errors) == 1 else "errors"
+            log(WARNING, _ERRORS, number, what, len(errors), received, errors[0])
         if left := len(replies) - len(errors) - len(sized):
-            log(WARNING, _NO_SIZE, number, key, left, len(replies))
+            log(WARNING, _NO_SIZE, number, key, left, received)
         self.by_group = {}
         for group, members in sorted(self._grouped(sized).items()):
             metrics = self._averaged(number, members, f"evaluations of group {group}, round {number}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.common import log
 
-from ..clients.printable import listed
+from ..clients.printable import counted, listed
 from ..rounds.record import no_report
 
 if TYPE_CHECKING:
@@ -133,4 +133,5 @@ class RoundLog:
         if unchanged:
             log(ERROR, "%s%s", unchanged[0].upper(), unchanged[1:])
         elif self._skipped:
-            log(WARNING, "%d of %d rounds were skipped", self._skipped, self._rounds)
+            were = "was" if self._skipped == 1 else "were"
+            log(WARNING, "%d of %s %s skipped", self._skipped, counted(self._rounds, "round"), were)

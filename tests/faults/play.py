@@ -158,7 +158,7 @@ class _History:
         for name, array in (result.arrays or {}).items():
             if array.numpy().tobytes() != final[name].tobytes():
                 raise BrokenError(f"the result's {name} is not the last")
-        if bool(result.arrays) != bool(moved):
+        if not result.arrays:
             raise BrokenError("the result has no model")
 
     def _die(self, kill: Kill) -> None:

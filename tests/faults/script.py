@@ -239,7 +239,7 @@ def draw(seed: int) -> Script:
     }
     if rng.random() < 0.05:  # all members have the same app
         status_faults = dict.fromkeys(range(len(members)), ("no handler", num_rounds))
-    return Script(
+    script = Script(
         seed=seed,
         num_rounds=num_rounds,
         members=tuple(members),
@@ -257,6 +257,11 @@ def draw(seed: int) -> Script:
         options=options,
         evaluate=evaluate,
     )
+    # Drawn last, so that the other draws of a seed stay the same.
+    level = rng.choice(("sane", "strict", False))
+    if options["guard"] is not True or (options.get("masked_updates") and level == "strict"):
+        return script
+    return replace(script, options={**options, "guard": level})
 
 
 def _status_fault(rng: Random, num_rounds: int, num_kills: int) -> tuple[str, int]:

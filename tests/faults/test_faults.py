@@ -58,6 +58,8 @@ def test_the_histories_of_make_test_cover_all_options() -> None:
     assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "forecast"}
     assert {kill.moment for script in scripts for kill in script.kills} == set(KILLS)
     assert all(3 <= script.num_rounds <= 10 and 2 <= len(script.nodes[0]) <= 8 for script in scripts)
+    levels = [script.options["guard"] for script in scripts]
+    assert all(levels.count(level) > 30 for level in ("sane", "strict", False))
     assert {script.options["variates"] for script in scripts} == {None, "fedvarp", "scaffold"}
     assert {script.options["correction"] for script in scripts} == {"equal", "rates"}
     assert len({script.options["server_strategy"] for script in scripts}) >= 8

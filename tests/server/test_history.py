@@ -210,7 +210,7 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_i
     assert rounds == [1, 2, *range(lost["last_round"] + 1, 201)]
     assert len(rounds) > 5
     assert lost["lines"] >= 200 - len(rounds)
-    assert "lines (rounds 3 to 150) are lost" in caplog.text
+    assert "lines (rounds 3 to 150)" in caplog.text
     read = RunHistory(path)
     read.read()
     assert read.client_ids == ["a"]

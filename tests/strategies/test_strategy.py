@@ -493,7 +493,7 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
     ("usable", "line"),
     [
         (3, ""),
-        (2, "1 of 3 rounds were skipped"),
+        (2, "1 of 3 rounds was skipped"),
         (
             0,
             "No round changed the model: all 3 were skipped. The commonest reason, in 3: array 'w' holds NaN "

@@ -15,7 +15,9 @@ from textwrap import dedent
 import pytest
 
 from deploy.device import log_file, reconnect
+from deploy.device.default_folder import default_folder
 from deploy.device.device_folder import Device
+from deploy.flower import commands
 from deploy.tls import certificates
 from deploy.tls.certificates import Certificates
 
@@ -77,6 +79,20 @@ def supervise(device: Device) -> Iterator[Callable[..., Supervised]]:
 
 
 ONLINE = "import time, os; print('SuperNode ID: 5', flush=True)\n"
+
+
+@pytest.mark.parametrize(("is_default", "option"), [(True, ""), (False, " --state-dir '/srv/a b'")])
+def test_a_device_outside_the_default_folder_says_where_it_is(
+    device: Device, monkeypatch: pytest.MonkeyPatch, is_default: bool, option: str
+) -> None:
+    said: list[str] = []
+    supervisor = reconnect.DeviceSupervisor(device.folder, ["true"])
+    monkeypatch.setattr(supervisor, "_say", lambda _, text: said.append(text))
+    monkeypatch.setattr(log_file, "append", lambda *_: None)
+    folder = default_folder() if is_default else Path("/srv/a b")
+    monkeypatch.setattr(supervisor, "folder", folder)
+    supervisor.line(f"{commands.REFUSED_BUNDLE} {'a' * 64}".encode())
+    assert said[0].endswith(f"to run it from now on: cohort client trust {'a' * 64}{option}")
 
 
 @linux

@@ -6,7 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.cli import cli
 from deploy.runs.trials import (
     LARGEST_PLAN,
     Trial,
@@ -16,6 +18,16 @@ from deploy.runs.trials import (
     write_plan,
 )
 from server.history import VERSION, RunHistory
+
+CONFIG = {
+    "selector": "md",
+    "selector-settings": "",
+    "task": "digits",
+    "num-clients": 4,
+    "clients-per-round": 2,
+    "num-rounds": 3,
+    "seed": 0,
+}
 
 
 def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
@@ -86,7 +98,6 @@ def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pyte
         ('{"version": 1, "trials": []}', "must have trials with settings"),
         ('{"version": 1, "trials": {"md": 3}}', "must have trials with settings"),
         ('{"version": 1, "trials": {"md": {"selector": "md"}}}', "'num-rounds' is missing"),
-        ('{"version": 1, "trials": {"md": {"selector": "md", "num-rounds": "9"}}}', "must be a whole number"),
         ('{"version": 1, "trials": {"md": {"selector": [], "num-rounds": 9}}}', "settings must be numbers"),
         ('{"version": 1, "trials": {"../../md": {"num-rounds": 9}}}', "must be the name of a folder"),
         ('{"version": 1, "trials": {"..": {"num-rounds": 9}}}', "must be the name of a folder"),
@@ -100,11 +111,40 @@ def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path: Path, text
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.parametrize(
+    "key", ["selector", "task", "num-clients", "clients-per-round", "num-rounds", "seed"]
+)
+def test_a_plan_whose_trial_lacks_a_setting_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+    lacking = {name: value for name, value in CONFIG.items() if name != key}
+    write_plan(tmp_path, [Trial("md", lacking, RunHistory(tmp_path / "history.jsonl"))], "cluster")
+    result = CliRunner().invoke(cli, ["up", "--resume", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{tmp_path / 'run.json'}: cannot be used: ")
+    assert key in result.stderr
+    assert "missing" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("num-rounds", "9", "num-rounds = '9': "), ("num-clients", 0, "num-clients = 0: "), ("sed", 1, "sed")],
+)
+def test_a_plan_whose_trial_has_a_wrong_setting_is_refused_in_one_line(
+    tmp_path: Path, key: str, value: str | int, message: str
+) -> None:
+    trial = Trial("md", {**CONFIG, key: value}, RunHistory(tmp_path / "history.jsonl"))
+    write_plan(tmp_path, [trial], "cluster")
+    result = CliRunner().invoke(cli, ["up", "--resume", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{tmp_path / 'run.json'}: cannot be used: trial = 'md': {message}")
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(("of_run", "level"), [(True, "strict"), ("sane", None), (False, None)])
 def test_a_run_of_before_the_guard_had_levels_resumes_with_its_rules(
     tmp_path: Path, of_run: str | bool, level: str | None
 ) -> None:
-    config = {"selector": "md", "num-rounds": 3, "output-dir": str(tmp_path / "md")}
+    config = {**CONFIG, "output-dir": str(tmp_path / "md")}
     trial = Trial("md", config, RunHistory(tmp_path / "md" / "history.jsonl"))
     write_plan(tmp_path, [trial], "cluster")
     (tmp_path / "md").mkdir()

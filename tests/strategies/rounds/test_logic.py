@@ -110,7 +110,7 @@ def test_without_any_reply_the_round_is_skipped() -> None:
     outcome = finish(logic(), selection([2], [0.5]), [Reply(failure="late")])
     assert outcome.arrays is None
     assert outcome.record.weights.tolist() == [0]
-    assert outcome.record.skipped == "0 usable of 1 replies: fewer than the quorum of 1"
+    assert outcome.record.skipped == "0 usable of 1 reply: fewer than the quorum of 1"
     assert np.isnan(outcome.record.train_loss)
     assert list(outcome.client_models()) == []
 
