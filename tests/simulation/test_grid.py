@@ -481,7 +481,7 @@ def test_a_strategy_waits_for_its_quorum() -> None:
     # The strategy waits during rounds 2 and 3; after round 4 the trace repeats.
     assert [record.selection.clients.tolist() for record in records[1:2]] == [[1, 2]]
     assert records[2].num_available == 3
-    with pytest.raises(NotEnoughClientsError, match="0 of the 1 clients"):
+    with pytest.raises(NotEnoughClientsError, match="the quorum is 1, and 0 clients are available"):
         run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
 
 

@@ -126,7 +126,7 @@ def test_the_guard_judges_poll_reports() -> None:
         "clients_per_round": 2, "num_rounds": 9, "learning_rate": 1e-4, "batch_size": 8, "local_steps": 1,
         "initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10},
     }  # fmt: skip
-    records = Simulator(data, Softmax(64, 10), "pow-d", faults=Faults(guard=True), **options).run(3)
+    records = Simulator(data, Softmax(64, 10), "pow-d", faults=Faults(guard="strict"), **options).run(3)
     assert "loss" in records[0].clipped[3]
 
 

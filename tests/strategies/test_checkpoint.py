@@ -314,7 +314,7 @@ def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path: Path)
     folder, told = filled(tmp_path, 1, 2)
     for file in tmp_path.glob("*.npz"):
         file.write_bytes(b"")
-    with pytest.raises(CheckpointError, match="none of its 2 checkpoints can be used"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint that can be used"):
         folder.newest()
     assert [line.rpartition("; ")[2] for line in told] == [
         "the one before is used",

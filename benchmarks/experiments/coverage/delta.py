@@ -287,7 +287,7 @@ PAPER = Paper(
             "the client's remembered update.",
             (),
             ("prac-delta", "prac-is"),
-            ("variates=fedvarp-mean",),
+            ("variates=fedvarp", "variates=fedvarp-mean"),
         ),
         Row(
             "Section H.3",

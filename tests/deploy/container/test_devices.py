@@ -58,7 +58,11 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
     assert do("revoke", "node-9") == (0, "node-9 is revoked\n")
     assert asked[-1] == ("supernode", "unregister", "9", "cohort-cluster")
     del nodes[1:]
-    assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
+    assert do("register", "pi-1", *key)[0] == 0  # again: nothing changes
+    certificates.write_client_key(tmp_path, "other")
+    assert do("register", "pi-1", *(tmp_path / "other.pub").read_text().split())[1].startswith(
+        "name = pi-1: registered already"
+    )
     assert do("register", "client-00", *key) == (
         2,
         "name = client-00: belongs to a client inside the cluster\n",

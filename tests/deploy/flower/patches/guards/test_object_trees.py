@@ -41,7 +41,7 @@ class Run:
     """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
     def __init__(self, factory: LinkStateFactory) -> None:
-        self.limits = ReplyAdmission(factory, RequestRefused)
+        self.limits = ReplyAdmission(factory, RequestRefused, lambda node: 0)
         self.state: Any = factory.state()
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
