@@ -10,11 +10,13 @@ offline, and a ServerApp that waits for the node's reply receives Flower's error
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import heapq
 import importlib
 import socket
 import struct
 import sys
+import termios
 import threading
 import time
 from functools import wraps
@@ -47,6 +49,7 @@ RETURN = 15.0  # s after a start of the SuperLink in which nodes may return befo
 # Three fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
 # tcpi_last_ack_recv (how many ms ago).
 _TCP_INFO = struct.Struct("=24xI24xII")
+_BYTES_ACKNOWLEDGED = struct.Struct("=120xQ")  # tcpi_bytes_acked
 
 _LIFESPAN = "flwr.superlink.cli.flower_superlink:SuperLinkLifespan"
 _CONSTANTS = "flwr.common.constant"
@@ -211,7 +214,7 @@ class Presence:
         if not context.add_callback(heartbeat.end):  # the connection has ended already
             heartbeat.end()
         with self._lock:
-            self._held[heartbeat] = sender(context)
+            self._held[heartbeat] = heartbeat.peer = sender(context)
             if self._watch is None:
                 self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
                 self._watch.start()
@@ -257,6 +260,14 @@ class Presence:
         with self._lock:
             if self._closing or self._latest.get(node) is not heartbeat:
                 return
+        if heartbeat.answered and heartbeat.answer_is_under_way():
+            with contextlib.suppress(Exception):  # such as a locked database
+                state().acknowledge_node_heartbeat(node, HOLD)
+            self._expect(node, heartbeat, state, LATE)
+            return
+        with self._lock:
+            if self._latest.get(node) is not heartbeat:
+                return
             heartbeat.connected = False
         try:
             if state().deactivate_node(node):  # false if the node has signed off or its key was revoked
@@ -289,8 +300,26 @@ class _Heartbeat:
     def __init__(self, *, connected: bool = True) -> None:
         self.connected = connected
         self.answered = False
+        self.peer = ""  # the name of the peer that sent it
+        self._acknowledged = 0  # bytes of the connection at the last look
         # Woken when the heartbeat need not be held any longer.
         self.over = Later(time.monotonic() + HOLD, lambda: None)
+
+    def answer_is_under_way(self) -> bool:
+        """Return whether the peer has downloaded more since the last look, and has not got everything yet.
+
+        On a slow line, the answer to a heartbeat waits behind megabytes of a model. Except on Linux, return
+        False.
+        """
+        if sys.platform != "linux" or (connection := forwarded.get(self.peer)) is None:
+            return False
+        try:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKNOWLEDGED.size)
+            waiting = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # the gate has closed the connection
+            return False
+        before, (self._acknowledged,) = self._acknowledged, _BYTES_ACKNOWLEDGED.unpack(info)
+        return self._acknowledged > before and any(waiting)
 
     def end(self) -> None:
         """Remember that the heartbeat's request was answered, or that its connection has ended."""

@@ -1,5 +1,6 @@
 """A node is online as long as its connection exists, and no longer."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -293,3 +294,33 @@ def test_a_connection_without_a_byte_counts_as_ended(
             assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
             time.sleep(0.2)
             assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+
+
+def test_a_node_is_online_while_the_answer_to_its_heartbeat_waits_behind_a_download(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "HOLD", 0.1)
+    monkeypatch.setattr(presence, "LATE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        device = socket.create_connection(listener.getsockname())
+        accepted = listener.accept()[0]
+        with device, accepted:
+            peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
+            monkeypatch.setitem(sockets.forwarded, peer, accepted)
+
+            def send() -> None:
+                with contextlib.suppress(OSError):  # the device has closed the connection
+                    accepted.sendall(bytes(100_000_000))
+
+            sender = threading.Thread(target=send, daemon=True)
+            sender.start()
+            Call(servicer, peer=peer).join(10)
+            for _ in range(15):  # five times as long as the next heartbeat may take
+                device.recv(4_000_000, socket.MSG_WAITALL)
+                time.sleep(0.1)
+                assert NODE in state_of(servicer).online
+            # The device stops to read: nothing arrives any more.
+            assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+            device.close()
+            sender.join(10)
+            assert not sender.is_alive()
