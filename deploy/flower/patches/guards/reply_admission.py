@@ -31,6 +31,7 @@ TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
 MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
 ATTEMPTS = 8  # how often a node may send a reply to one message
 MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are remembered
+MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
@@ -119,6 +120,9 @@ class ReplyAdmission:
         self._attempts: OrderedDict[str, int] = OrderedDict()  # message -> number of its replies
         self._sessions: dict[int, _Session] = {}  # node -> its latest session
         self._delivered: OrderedDict[str, int] = OrderedDict()  # message -> the node that received it
+        # Messages that were delivered before all of their parts had arrived -> their run and object tree.
+        # They are measured when their node confirms that it has all parts.
+        self._incomplete: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
         upload_progress.answer(self.received)
         object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
@@ -157,7 +161,7 @@ class ReplyAdmission:
         """
         if method == "PullMessages":
             for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                self._grow(message.metadata.run_id, tree)
+                self._grow(message.metadata.message_id, message.metadata.run_id, tree)
             with self._lock:
                 for message in response.messages_list:
                     self._delivered[message.metadata.message_id] = node
@@ -250,8 +254,12 @@ class ReplyAdmission:
     def _check_confirmation(self, request: Any, node: int) -> None:
         """Refuse the confirmation of another node's message: the SuperLink would delete the message."""
         with self._lock:
-            if self._delivered.get(request.message_object_id) == node:
-                return
+            is_known = self._delivered.get(request.message_object_id) == node
+            incomplete = self._incomplete.pop(request.message_object_id, None) if is_known else None
+        if incomplete is not None:
+            self._grow(request.message_object_id, *incomplete)
+        if is_known:
+            return
         # The SuperLink may have sent the message before its last restart.
         found = self._state_factory.state().query(_ADDRESSEE, {"id": request.message_object_id})
         if not any(message["dst_node_id"] % 2**64 == node for message in found):
@@ -322,12 +330,16 @@ class ReplyAdmission:
         """Return the most bytes and objects of a message that was delivered in a run."""
         return self._all_saved().get(run, Size())
 
-    def _grow(self, run: int, tree: Any) -> None:
+    def _grow(self, message: str, run: int, tree: Any) -> None:
         """Note the size of a message that is being delivered. Save the size if it is the run's largest."""
         before = self._sent_in(run)
         try:
             sent = before.largest(self._size_of(tree))
-        except KeyError:  # an object was deleted meanwhile, because the run has ended
+        except (KeyError, ValueError):  # a part has not arrived, or was deleted because the run has ended
+            with self._lock:
+                self._incomplete[message] = (run, tree)
+                if len(self._incomplete) > MOST_INCOMPLETE:
+                    self._incomplete.popitem(last=False)
             return
         if sent == before:
             return
@@ -343,6 +355,8 @@ class ReplyAdmission:
         objects = list(importlib.import_module(_TREES).iterate_object_tree(tree))
         with self._state_factory.state().object_store.session() as database:
             sizes = object_trees.sizes(database, {each.object_id for each in objects})
+            if not all(sizes.values()):
+                raise ValueError("a part has not arrived")
             contents = object_trees.contents(database, {each.object_id for each in objects if each.children})
         found = {name: Part(Size(length, objects=1), {}) for name, length in sizes.items()}
         found |= {name: part_of(content) for name, content in contents.items()}

@@ -13,7 +13,8 @@ import grpc
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -105,6 +106,28 @@ def test_a_reply_as_large_as_the_model_arrives(app: App, node: Node) -> None:
         assert reply.metadata.src_node_id == node.number
         (array,) = reply.content.array_records["arrays"].to_numpy_ndarrays()
         assert (array == random_bytes(size)).all()
+
+
+def test_a_message_that_a_node_received_before_its_parts_counts_when_the_node_has_them(
+    app: App, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply has more bytes than a message that was not measured allows."""
+    early, push = [], http_grid.push_objects
+
+    def push_late(*args: Any, **kwargs: Any) -> Any:
+        (message,) = node.ask("PullMessages", PullMessagesRequest(node=node.id)).messages_list
+        early.append(message)
+        return push(*args, **kwargs)
+
+    monkeypatch.setattr(http_grid, "push_objects", push_late)
+    sent = app.send(node, 2_000_000)
+    (message,) = early
+    confirm = ConfirmMessageReceivedRequest(
+        node=node.id, run_id=message.metadata.run_id, message_object_id=message.metadata.message_id
+    )
+    node.ask("ConfirmMessageReceived", confirm)
+    node.answer(Message(arrays(2_000_000), reply_to=message_from_proto(message)))
+    assert app.replies(sent)[sent].has_content()
 
 
 def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink: SuperLink, node: Node) -> None:
