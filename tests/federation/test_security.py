@@ -232,8 +232,10 @@ def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_
     federation: Federation,
 ) -> None:
     key = (federation.folder / "pi-1" / "key.pub").read_text().strip()
+    federation.operator("register", "pi-1", key)  # again: nothing changes
+    other = public_key_of(certificates.write_client_key(federation.folder, "other"))
     with pytest.raises(AssertionError, match="name = pi-1: registered already"):
-        federation.operator("register", "pi-1", key)
+        federation.operator("register", "pi-1", other)
     with pytest.raises(AssertionError, match="already in use"):
         federation.operator("register", "pi-9", key)
     thief = federation.join(
