@@ -47,7 +47,8 @@ class Event(NamedTuple):
 class _Exchange:
     """Messages that were sent at the same time, and the wait for their replies."""
 
-    began: float  # s on the clock
+    asked: float  # when the first message was about to be sent, s on the clock; see `ExchangeGrid`
+    began: float  # when all messages had been sent, s on the clock
     limit: float  # how long replies are accepted, s after ``began``
     wait: Wait | None
     open: int  # how many of its messages have no reply yet
@@ -113,11 +114,12 @@ class InFlight:
         """
         if not messages:
             return
+        asked = grid.clock.monotonic()
         message_ids = (grid.send(list(messages)) + [""] * len(messages))[: len(messages)]
         if not any(message_ids):
             grid.clock.sleep(_AFTER_FAILURE)
         now = grid.clock.monotonic()
-        exchange = _Exchange(now, limit, wait, len(messages))
+        exchange = _Exchange(asked, now, limit, wait, len(messages))
         for position, (client, message, message_id) in enumerate(
             zip(clients, messages, message_ids, strict=True)
         ):
@@ -142,7 +144,7 @@ class InFlight:
                 reply, sent = replies[message_id], self._sent.pop(message_id)
                 # If a node is offline, the SuperLink sends an error reply in place of the node.
                 own = reply.metadata.src_node_id == sent.message.metadata.dst_node_id
-                self._settle(sent, looked, own=own, failed=reply.has_error())
+                self._settle(sent, now, own=own, failed=reply.has_error())
                 seconds = now - sent.exchange.began if own else inf
                 self._events.append(Event(sent.client, sent.message, reply, seconds, gives_up=True))
                 self._last = now
@@ -164,7 +166,7 @@ class InFlight:
 
         ``failed`` states that the client's reply is an error.
         """
-        exchange, seconds = sent.exchange, now - sent.exchange.began
+        exchange, seconds = sent.exchange, now - sent.exchange.asked
         exchange.open -= 1
         if exchange.wait is not None:
             wait = exchange.wait

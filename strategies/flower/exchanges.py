@@ -270,6 +270,10 @@ class ExchangeGrid(GridView):
         """
         messages = list(messages)
         counts = counts or (lambda reply: not reply.has_error())
+        # A client's time counts from here, since the first clients may answer while the last messages are
+        # being sent, and ends when the look that finds the answer ends. Too long a time costs a longer wait,
+        # too short a time costs the clients that take longer.
+        asked = self.clock.monotonic()
         # A message that could not be sent has no id and gets no reply.
         waiting = {
             message_id: position for position, message_id in enumerate(self.send(messages)) if message_id
@@ -307,7 +311,7 @@ class ExchangeGrid(GridView):
                     self.arrivals[answered] = arrived - began
                 if wait is not None:
                     learn = wait.lost if not own else wait.failed if reply.has_error() else wait.answered
-                    learn(position, looked - began)
+                    learn(position, arrived - asked)
                 replies.append(reply)
             now = self.clock.monotonic()
             stalled += max(0.0, now - looked - _LONGEST_LOOK)
@@ -346,7 +350,7 @@ class ExchangeGrid(GridView):
             for message_id, position in waiting.items() if wait.expects_late else ():
                 message = messages[position].metadata
                 self._unanswered[message_id] = _Unanswered(
-                    message.dst_node_id, began, began + message.ttl, wait, position
+                    message.dst_node_id, asked, began + message.ttl, wait, position
                 )
         return replies
 
@@ -355,7 +359,7 @@ class ExchangeGrid(GridView):
         now = self.clock.monotonic()
         self._unanswered = {each: late for each, late in self._unanswered.items() if now <= late.expires}
         for reply in self._late.look(self, sorted(self._unanswered)):
-            self._hear_late(reply, now)
+            self._hear_late(reply, self.clock.monotonic())
 
     def _hear_late(self, reply: Message, now: float) -> None:
         """Learn from a reply that came after its exchange, unless it is an error."""

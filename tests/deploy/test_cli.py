@@ -344,9 +344,13 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert result.stderr == f"to resume: cohort server run --resume {run} --dir {server.folder}\n"
     assert (run / "flower-run").read_text() == "17"
 
-    with (run / "history.jsonl").open("a") as history:
+    def end_unchanged(*_: object) -> Failed:
         reason = "UnchangedModelError: no round changed the model: all 1 were skipped"
-        history.write(json.dumps({"type": "error", "rounds": 1, "reason": reason}) + "\n")
+        with (run / "history.jsonl").open("a") as history:
+            history.write(json.dumps({"type": "error", "rounds": 1, "reason": reason}) + "\n")
+        return Failed()
+
+    monkeypatch.setattr(RunningSuperLink, "submit", end_unchanged)
     result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
     assert result.stderr == "no round changed the model, so there is nothing to resume; start a new run\n"
 

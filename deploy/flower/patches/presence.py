@@ -10,13 +10,11 @@ offline, and a ServerApp that waits for the node's reply receives Flower's error
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import heapq
 import importlib
 import socket
 import struct
 import sys
-import termios
 import threading
 import time
 from functools import wraps
@@ -35,6 +33,9 @@ HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbe
 AWAY = 2.0  # s from the end of a node's connection until the node is marked as offline, unless it returns
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last heartbeat was answered
+# On a slow line, a heartbeat or its answer waits behind megabytes of a model. So a node also counts as online
+# while this many bytes are moved in `LATE` seconds: more than its pings, and less than a line of 1 kB/s.
+MOVES = 5_000
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
 SILENCE = 11.0  # s without a byte from a peer, after which its connection counts as ended
 # gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. But a
@@ -49,7 +50,7 @@ RETURN = 15.0  # s after a start of the SuperLink in which nodes may return befo
 # Three fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
 # tcpi_last_ack_recv (how many ms ago).
 _TCP_INFO = struct.Struct("=24xI24xII")
-_BYTES_ACKNOWLEDGED = struct.Struct("=120xQ")  # tcpi_bytes_acked
+_MOVED = struct.Struct("=120xQQ")  # tcpi_bytes_acked, tcpi_bytes_received
 
 _LIFESPAN = "flwr.superlink.cli.flower_superlink:SuperLinkLifespan"
 _CONSTANTS = "flwr.common.constant"
@@ -207,6 +208,7 @@ class Presence:
 
         def answered(_: None) -> None:
             heartbeat.answered = heartbeat.connected
+            heartbeat.has_moved()  # the first look
             with self._lock:
                 self._held.pop(heartbeat, None)
             self._expect(node, heartbeat, state, LATE if heartbeat.answered else AWAY)
@@ -260,7 +262,7 @@ class Presence:
         with self._lock:
             if self._closing or self._latest.get(node) is not heartbeat:
                 return
-        if heartbeat.answered and heartbeat.answer_is_under_way():
+        if heartbeat.answered and heartbeat.has_moved():
             with contextlib.suppress(Exception):  # such as a locked database
                 state().acknowledge_node_heartbeat(node, HOLD)
             self._expect(node, heartbeat, state, LATE)
@@ -281,7 +283,8 @@ class Presence:
                 if returned:  # the new heartbeat was acknowledged before `deactivate_node`
                     state().acknowledge_node_heartbeat(node, HOLD)
                     return
-                getLogger("flwr").warning("Node %d is offline: its connection has ended", node)
+                why = "it sends no heartbeat" if heartbeat.answered else "its connection has ended"
+                getLogger("flwr").warning("Node %d is offline: %s", node, why)
             self._left()
         except Exception as error:  # such as a locked database
             getLogger("flwr").warning("Node %d cannot be marked as offline yet: %s", node, error)
@@ -301,25 +304,23 @@ class _Heartbeat:
         self.connected = connected
         self.answered = False
         self.peer = ""  # the name of the peer that sent it
-        self._acknowledged = 0  # bytes of the connection at the last look
+        self._moved = 0  # bytes that the connection had moved at the last look
         # Woken when the heartbeat need not be held any longer.
         self.over = Later(time.monotonic() + HOLD, lambda: None)
 
-    def answer_is_under_way(self) -> bool:
-        """Return whether the peer has downloaded more since the last look, and has not got everything yet.
+    def has_moved(self) -> bool:
+        """Return whether the peer has moved at least `MOVES` bytes since the last look, in both directions.
 
-        On a slow line, the answer to a heartbeat waits behind megabytes of a model. Except on Linux, return
-        False.
+        Except on Linux, return False.
         """
         if sys.platform != "linux" or (connection := forwarded.get(self.peer)) is None:
             return False
         try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKNOWLEDGED.size)
-            waiting = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MOVED.size)
         except (OSError, ValueError):  # the gate has closed the connection
             return False
-        before, (self._acknowledged,) = self._acknowledged, _BYTES_ACKNOWLEDGED.unpack(info)
-        return self._acknowledged > before and any(waiting)
+        before, self._moved = self._moved, sum(_MOVED.unpack(info))
+        return self._moved >= before + MOVES
 
     def end(self) -> None:
         """Remember that the heartbeat's request was answered, or that its connection has ended."""

@@ -3,7 +3,7 @@ rest."""
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -40,18 +40,21 @@ def fails(message: Message) -> Message:
 
 
 def federation(
-    seconds: Sequence[float | Latency], failing: Collection[int] = (), **options: Any
+    seconds: Sequence[float | Latency],
+    failing: Collection[int] = (),
+    grid: type[InProcessGrid] = InProcessGrid,
+    **options: Any,
 ) -> InProcessGrid:
     """Return sites that take so many seconds, or the seconds of a function of the round."""
 
     def latency(message: Message) -> float:
-        taken = seconds[grid.client_of(message.metadata.dst_node_id)]
+        taken = seconds[made.client_of(message.metadata.dst_node_id)]
         return taken(int(message.content["config"]["server-round"])) if callable(taken) else taken
 
-    grid = InProcessGrid(latency=latency, **options)
+    made = grid(latency=latency, **options)
     for m in range(len(seconds)):
-        grid.add_node(handler=fails if m in failing else site, name=f"site-{m:02d}")
-    return grid
+        made.add_node(handler=fails if m in failing else site, name=f"site-{m:02d}")
+    return made
 
 
 def play(
@@ -101,6 +104,29 @@ def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply() -> 
 def test_a_site_that_is_slow_once_is_back_when_it_replies() -> None:
     _, records = play(federation([USUAL] * 4 + [lambda number: 70.0 if number == 10 else 10.0]), 40)
     assert used(records, 4) == [*range(1, 10), *range(15, 41)]  # 70 s: 30 s for round 10, four rounds of 10 s
+
+
+class LargeMessages(InProcessGrid):
+    """Sending a message, and fetching a reply, takes a second: clients reply while others are still asked."""
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            ids += super().push_messages([message])
+            self.clock.sleep(1.0)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        self.clock.sleep(float(len(replies)))
+        return replies
+
+
+def test_a_reply_that_comes_while_others_are_still_asked_does_not_count_as_one_that_took_no_time() -> None:
+    """Two devices: the first has replied when the second has been sent its 20 MB over a slow line."""
+    grid = federation([0.5, 80.0], grid=LargeMessages)
+    _, records = play(grid, 10, k=2, deadlines=Deadlines(round=600))
+    assert used(records, 1) == list(range(1, 11))
 
 
 def test_a_late_update_is_not_used() -> None:

@@ -296,8 +296,9 @@ def test_a_connection_without_a_byte_counts_as_ended(
             assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
 
 
-def test_a_node_is_online_while_the_answer_to_its_heartbeat_waits_behind_a_download(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("download", [True, False])
+def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch, download: bool
 ) -> None:
     monkeypatch.setattr(presence, "HOLD", 0.1)
     monkeypatch.setattr(presence, "LATE", 0.3)
@@ -307,20 +308,45 @@ def test_a_node_is_online_while_the_answer_to_its_heartbeat_waits_behind_a_downl
         with device, accepted:
             peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
             monkeypatch.setitem(sockets.forwarded, peer, accepted)
+            source, sink = (accepted, device) if download else (device, accepted)
 
             def send() -> None:
-                with contextlib.suppress(OSError):  # the device has closed the connection
-                    accepted.sendall(bytes(100_000_000))
+                with contextlib.suppress(OSError):  # the sink has closed the connection
+                    source.sendall(bytes(100_000_000))
 
             sender = threading.Thread(target=send, daemon=True)
             sender.start()
             Call(servicer, peer=peer).join(10)
             for _ in range(15):  # five times as long as the next heartbeat may take
-                device.recv(4_000_000, socket.MSG_WAITALL)
+                sink.recv(4_000_000, socket.MSG_WAITALL)
                 time.sleep(0.1)
                 assert NODE in state_of(servicer).online
-            # The device stops to read: nothing arrives any more.
+            # The sink stops to read: nothing arrives any more.
             assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
-            device.close()
+            sink.close()
             sender.join(10)
             assert not sender.is_alive()
+
+
+def test_a_node_that_only_pings_is_offline_without_its_next_heartbeat(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "HOLD", 0.1)
+    monkeypatch.setattr(presence, "LATE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        device = socket.create_connection(listener.getsockname())
+        accepted = listener.accept()[0]
+        with device, accepted:
+            device.sendall(bytes(1_000_000 - presence.MOVES))  # what an earlier round moved
+            accepted.recv(1_000_000 - presence.MOVES, socket.MSG_WAITALL)
+            monkeypatch.setitem(
+                sockets.forwarded, peer := f"ipv4:127.0.0.1:{device.getsockname()[1]}", accepted
+            )
+            Call(servicer, peer=peer).join(10)
+
+            def pinged_and_offline() -> bool:
+                with contextlib.suppress(BrokenPipeError):
+                    device.sendall(bytes(50))
+                return NODE not in state_of(servicer).online
+
+            assert wait_until(pinged_and_offline, 10)
