@@ -39,7 +39,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
-from deploy.flower.patches.connection import OPTIONS
+from deploy.fleet.connection import OPTIONS
 from deploy.flower.patches.joined_objects import MOST, SEPARATOR, joined, split
 from deploy.flower.patches.presence import HELD, HOLD
 from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK

@@ -20,10 +20,11 @@ from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.fleet import server
 from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
-from deploy.flower.patches.guards import bundles, local_apis, reply_size, request_checks
+from deploy.flower.patches.guards import bundles, local_apis, reply_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,8 +57,8 @@ PROGRAMS = {
         superlink.patch,
         superlink.USED,
         starts=("flwr-serverapp",),
-        guards=(request_checks.patch, local_apis.guard_superlink),
-        guards_use=(*request_checks.USED, *local_apis.USED_BY_SUPERLINK),
+        guards=(server.guard, local_apis.guard_superlink),
+        guards_use=(*server.USED, *local_apis.USED_BY_SUPERLINK),
     ),
     "flower-superexec": _Program(
         superexec.patch,

@@ -45,7 +45,7 @@ _PUSHED = (
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
-_FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
+_FLEET = "deploy.fleet.servicer"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _DATE = "flwr.supercore.date"

@@ -1,7 +1,7 @@
 """Marks a node as offline soon after its connection ends: the SuperLink holds one heartbeat of each node.
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
-always has a heartbeat under way (`deploy.flower.patches.connection`), whose answer the SuperLink delays. The
+always has a heartbeat under way (`deploy.fleet.connection`), whose answer the SuperLink delays. The
 heartbeat's request ends with the node's connection: at once if the SuperNode is killed, after `SILENCE`
 seconds if its cable is pulled. Unless the node returns within `AWAY` seconds, the SuperLink marks it as
 offline, and a ServerApp that waits for the node's reply receives Flower's error reply.
@@ -26,7 +26,7 @@ from deploy.flower.patches.shared import LOOK
 from deploy.flower.patches.sockets import forwarded, sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
@@ -52,15 +52,12 @@ RETURN = 15.0  # s after a start of the SuperLink in which nodes may return befo
 _TCP_INFO = struct.Struct("=24xI24xII")
 _MOVED = struct.Struct("=120xQQ")  # tcpi_bytes_acked, tcpi_bytes_received
 
-_LIFESPAN = "flwr.superlink.cli.flower_superlink:SuperLinkLifespan"
 _CONSTANTS = "flwr.common.constant"
 _NODE_STATUS = "flwr.supercore.constant"
-_FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
+_FLEET = "deploy.fleet.servicer"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 STATES = ("SqlLinkState", "InMemoryLinkState")
 USED = (
-    f"{_LIFESPAN}._start_fleet_api",
-    f"{_LIFESPAN}.shutdown",
     f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
     f"{_NODE_STATUS}:NodeStatus.ONLINE",
     f"{_FLEET}:FleetServicer.SendNodeHeartbeat",
@@ -72,14 +69,13 @@ USED = (
 )
 
 
-def patch(left: Callable[[], None]) -> None:
+def patch(left: Callable[[], None]) -> Presence:
     """Let the SuperLink notice nodes that leave and return. `left` is a parameter of `Presence`."""
     presence = Presence(left)
     presence.hold_heartbeats(importlib.import_module(_FLEET).FleetServicer)
     for name in STATES:
         presence.admit_returning_nodes(getattr(importlib.import_module(_LINK_STATE), name))
-    module, _, name = _LIFESPAN.partition(":")
-    presence.follow(getattr(importlib.import_module(module), name))
+    return presence
 
 
 class Presence:
@@ -161,34 +157,16 @@ class Presence:
             self._latest[node] = heartbeat
             return True
 
-    def follow(self, lifespan: Any) -> None:
-        """Notice the start and the end of the SuperLink.
-
-        After the start, all nodes that were online before have `RETURN` seconds to come back. When the
-        SuperLink itself ends, no node is marked as offline.
-
-        Parameters
-        ----------
-        lifespan : type
-            Flower's class SuperLinkLifespan.
-        """
-        start, shutdown = lifespan._start_fleet_api, lifespan.shutdown
+    def begin(self, state: Any) -> None:
+        """Give all nodes that were online before the SuperLink's start `RETURN` seconds to come back."""
         patience = importlib.import_module(_CONSTANTS).HEARTBEAT_PATIENCE
         online = importlib.import_module(_NODE_STATUS).NodeStatus.ONLINE
+        for node in state.get_node_info(statuses=[online]):
+            state.acknowledge_node_heartbeat(node.node_id, RETURN / patience)
 
-        @wraps(start)
-        def started(this: Any) -> None:
-            state = this.state_factory.state()
-            for node in state.get_node_info(statuses=[online]):
-                state.acknowledge_node_heartbeat(node.node_id, RETURN / patience)
-            start(this)
-
-        @wraps(shutdown)
-        def closed(this: Any) -> None:
-            self._closing = True
-            shutdown(this)
-
-        lifespan._start_fleet_api, lifespan.shutdown = started, closed
+    def end(self) -> None:
+        """Mark no node as offline from now on: the SuperLink itself ends."""
+        self._closing = True
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
         """Note a heartbeat. Return a `Later` that wakes when the answer is due, or None to answer at once."""
@@ -345,8 +323,3 @@ def _silent_peers() -> set[str]:
             if last_data > SILENCE * 1000 and not downloads:
                 silent.add(peer)
     return silent
-
-
-def with_options(options: Sequence[tuple[str, Any]], changed: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return gRPC options with some of them changed or added."""
-    return [*({**dict(options), **changed}).items()]

@@ -24,7 +24,7 @@ from deploy.flower.fork_server import CHANNEL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
+WRITTEN_FOR = "1.42.0"  # the version of Flower whose private names the patches use
 LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
@@ -172,12 +172,12 @@ def use_channel() -> Channel | None:
     request_over_http = client._unary_unary
 
     @wraps(request_over_http)
-    def send(this: Any, *, path: str, rpc_method: str, request: Any, response_type: Any) -> Any:
+    def send(this: Any, *, path: str, rpc_method: str, request: Any, response_type: Any, **more: Any) -> Any:
         method = rpc_method.rpartition("/")[2]
         answer = channel.ask(method, request.SerializeToString()) if method in SERVED else None
         if answer is None:
             return request_over_http(
-                this, path=path, rpc_method=rpc_method, request=request, response_type=response_type
+                this, path=path, rpc_method=rpc_method, request=request, response_type=response_type, **more
             )
         return response_type.FromString(answer)
 

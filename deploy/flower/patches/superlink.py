@@ -12,6 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from deploy.fleet import server
 from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches import (
     clock_jumps,
@@ -57,8 +58,8 @@ Stock Flower has 180 s. A part has up to 5 MB, and a SuperNode sends four parts 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
-_FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
-_FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"
+_FLEET = "deploy.fleet.servicer"
+_FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
@@ -69,7 +70,7 @@ USED = (
     f"{_SUPERLINK}:SuperLinkLifespan._start_superexec_if_needed",
     f"{_RUN_SUPEREXEC}:_get_task_poll_interval",
     f"{_FLEET}:FleetServicer.PullMessages",
-    f"{_FLEET}:MessageToDict",
+    f"{_FLEET_HANDLERS}:MessageToDict",
     f"{_LINK_STATE}:SqlLinkState.store_message_and_object_tree",
     f"{_LINK_STATE}:InMemoryLinkState.store_message_and_object_tree",
     f"{_LINK_STATE}:SqlLinkState.store_object",
@@ -128,12 +129,14 @@ def patch() -> None:
     past = past_rounds.PastRounds()
     past.delete_in(importlib.import_module(_LINK_STATE).SqlLinkState)
     deliveries.patch(past)
-    presence.patch(held.look_again)
+    nodes_present = presence.patch(held.look_again)
+    server.starting.append(nodes_present.begin)
+    server.stopping.append(nodes_present.end)
     joined_objects.answer_nodes(importlib.import_module(_FLEET).FleetServicer)
     joined_objects.answer_apps(handlers)
 
     # Flower converts every request to a dict for a line of the log that is not written (level DEBUG).
-    replace(_FLEET, MessageToDict=lambda request: request)
+    replace(_FLEET_HANDLERS, MessageToDict=lambda request: request)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
     # traffic. Deleting and storing take the database's only write lock. Here these accesses happen at most

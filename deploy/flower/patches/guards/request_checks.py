@@ -8,33 +8,26 @@ that each node may have under way, and accepts no compressed requests.
 
 from __future__ import annotations
 
-import errno
 import importlib
-import json
-import subprocess
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.fleet import errors, wire
 from deploy.flower.commands import WRONG_CLOCK
 from deploy.flower.deferred_answers import Later
-from deploy.flower.patches.guards import enrolment_requests, reply_admission
-from deploy.flower.patches.guards.connection_gate import Gate
-from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
+from deploy.flower.patches.guards import reply_admission
+from deploy.flower.patches.guards.refusal_log import RefusalLog
 from deploy.flower.patches.guards.reply_admission import ReplyAdmission
-from deploy.flower.patches.guards.reply_size import check_setting
-from deploy.flower.patches.presence import SERVER_OPTIONS
-from deploy.flower.patches.shared import like, replace, start_program
 from deploy.flower.patches.sockets import sender
-from deploy.processes.file_limit import raise_file_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
+
+    from deploy.flower.patches.guards.connection_gate import Gate
 
 # The threads of the gRPC server: one for each of the `WAITING_CALLS`, the others for requests that are being
 # answered. Held requests occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
@@ -57,72 +50,18 @@ INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
 
-_SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_FLEET_MESSAGES = "flwr.proto.fleet_pb2"
-_FLEET_STUBS = "flwr.proto.fleet_pb2_grpc"
-_SERVICER = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
-_NODE_AUTH = "flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor"
-_TRANSLATION = "flwr.supercore.interceptors.rpc_error_translation_interceptor"
-_VERSIONS = "flwr.supercore.interceptors.runtime_version_interceptor"
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _ERRORS = "flwr.supercore.error"
 _KEYS = "flwr.supercore.primitives.asymmetric"
-_CONSTANTS = "flwr.common.constant"
-_NO_START = "flower-superlink does not start:"
+_DATE = "flwr.supercore.date"
 USED = (
-    f"{_SUPERLINK}:_run_fleet_api_grpc_rere",
-    f"{_SUPERLINK}:SuperLinkLifespan._start_fleet_api",
-    f"{_SUPERLINK}:subprocess.Popen",
-    f"{_FLEET_MESSAGES}:DESCRIPTOR",
-    f"{_FLEET_MESSAGES}:ActivateNodeRequest",
-    f"{_FLEET_STUBS}:add_FleetServicer_to_server",
-    f"{_SERVICER}:FleetServicer",
-    f"{_NODE_AUTH}:NodeAuthServerInterceptor",
-    f"{_NODE_AUTH}:MIN_TIMESTAMP_DIFF",
-    f"{_NODE_AUTH}:MAX_TIMESTAMP_DIFF",
-    f"{_NODE_AUTH}:get_metadata_bytes",
-    f"{_NODE_AUTH}:get_metadata_str",
-    f"{_NODE_AUTH}:now",
-    f"{_NODE_AUTH}:bytes_to_public_key",
-    f"{_NODE_AUTH}:verify_signature",
-    f"{_TRANSLATION}:RpcErrorTranslationServerInterceptor",
-    f"{_VERSIONS}:create_fleet_runtime_version_server_interceptor",
-    f"{_LINK_STATE}:SqlLinkState",
-    f"{_ERRORS}.catalog:API_ERROR_MAP",
     f"{_ERRORS}:ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED",
     f"{_ERRORS}:ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED",
     f"{_KEYS}:bytes_to_public_key",
     f"{_KEYS}:verify_signature",
-    f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *enrolment_requests.USED,
+    f"{_DATE}:now",
+    *errors.USED,
     *reply_admission.USED,
 )
-
-
-def patch() -> None:
-    """Let the SuperLink serve the Fleet API only behind the front door."""
-    check_setting()
-    make_safe(getLogger("flwr"))
-    limit_lines(getLogger("flwr"))
-    raise_file_limit()
-    replace(_SUPERLINK, subprocess=like(subprocess, Popen=start_program))
-    replace(_NODE_AUTH, bytes_to_public_key=bytes, verify_signature=_signatures.verify_again)
-    servers: list[Any] = []
-
-    def run(**settings: Any) -> Any:
-        servers.append(_start(**settings))
-        return servers[-1]
-
-    replace(_SUPERLINK, _run_fleet_api_grpc_rere=run)
-    lifespan = importlib.import_module(_SUPERLINK).SuperLinkLifespan
-    start = lifespan._start_fleet_api
-
-    def start_behind_door(this: Any) -> None:
-        start(this)
-        if this.grpc_servers != servers:
-            raise SystemExit(f"{_NO_START} it would serve the Fleet API without its key check")
-
-    lifespan._start_fleet_api = start_behind_door
 
 
 class RequestRefused(Exception):  # noqa: N818
@@ -181,8 +120,7 @@ class FrontDoor:
         self._submit = submit
         self._gate = gate
         self._replies = ReplyAdmission(state_factory, RequestRefused, gate.arrived)
-        service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
-        self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
+        self._methods = {method.path: method.name for method in wire.METHODS.values()}
         self._largest_object = largest_object
         self._log = RefusalLog()
         self._lock = threading.Lock()
@@ -287,8 +225,7 @@ class FrontDoor:
             except Exception as error:
                 raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
             del body
-            activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
-            if isinstance(request, activation):
+            if method == "ActivateNode":
                 if request.public_key != key:
                     raise RequestRefused("Another node's key")
             elif method != "RegisterNode":  # Flower itself refuses RegisterNode
@@ -302,7 +239,8 @@ class FrontDoor:
                 result: bytes = handler.response_serializer(response)
                 return result
 
-            response = handler.unary_unary(request, context)
+            with errors.translated(context, call.method):
+                response = handler.unary_unary(request, context)
             return response.then(serialized) if isinstance(response, Later) else serialized(response)
 
     def _authenticate(self, call: Any) -> tuple[bytes, int]:
@@ -311,26 +249,25 @@ class FrontDoor:
         Raises RequestRefused if the request is not signed by a registered key, or if its time stamp is too
         old or in the future.
         """
-        auth = importlib.import_module(_NODE_AUTH)
-        metadata = call.invocation_metadata
-        key = auth.get_metadata_bytes(metadata, auth.PUBLIC_KEY_HEADER)
-        time_stamp = auth.get_metadata_str(metadata, auth.TIMESTAMP_HEADER)
-        signature = auth.get_metadata_bytes(metadata, auth.SIGNATURE_HEADER)
-        if not key or not time_stamp or not signature:
+        headers = dict(call.invocation_metadata)
+        key, signature = headers.get(wire.PUBLIC_KEY), headers.get(wire.SIGNATURE)
+        time_stamp = headers.get(wire.TIME_STAMP)
+        if not (isinstance(key, bytes) and isinstance(signature, bytes) and isinstance(time_stamp, str)):
             raise RequestRefused("Missing authentication metadata")
+        keys = importlib.import_module(_KEYS)
         node = self._state_factory.state().get_node_id_by_public_key(key)
         if node is None:
             raise _unknown(self._methods[call.method])
         try:
-            signed = _signatures.verify(key, time_stamp.encode(), signature)
-            age = (auth.now() - datetime.fromisoformat(time_stamp)).total_seconds()
+            signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+            age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
         except (TypeError, ValueError) as error:
             raise RequestRefused("Invalid timestamp") from error
         if not signed:
             raise RequestRefused("Invalid signature")
-        if not auth.MIN_TIMESTAMP_DIFF < age < auth.MAX_TIMESTAMP_DIFF:
+        if not wire.NEWEST < age < wire.OLDEST:
             where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
-            early, late = -auth.MIN_TIMESTAMP_DIFF, auth.MAX_TIMESTAMP_DIFF
+            early, late = -wire.NEWEST, wire.OLDEST
             answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
             raise RequestRefused("Invalid timestamp", answer=answer)
         return key, node
@@ -398,32 +335,6 @@ class FrontDoor:
                 self._waiting.pop(context, None)
 
 
-class _Signatures(threading.local):
-    """Verifies signatures, and remembers each thread's last valid one.
-
-    After the front door, Flower verifies the same signature in the same thread, which then costs nothing.
-    """
-
-    valid: tuple[bytes, bytes, bytes] | None = None  # the last valid key, text and signature
-
-    def verify(self, key: bytes, text: bytes, signature: bytes) -> bool:
-        """Tell whether a public key's owner has signed a text. Raises ValueError if ``key`` is not a key."""
-        keys = importlib.import_module(_KEYS)
-        self.valid = None
-        if not keys.verify_signature(keys.bytes_to_public_key(key), text, signature):
-            return False
-        self.valid = key, text, signature
-        return True
-
-    def verify_again(self, key: bytes, text: bytes, signature: bytes) -> bool:
-        """Do the same as `verify`, but compute nothing if `verify` has just accepted this signature."""
-        valid, self.valid = self.valid, None
-        return (key, text, signature) == valid or self.verify(key, text, signature)
-
-
-_signatures = _Signatures()
-
-
 def _unknown(method: str) -> RequestRefused:
     """Return the refusal of a request with an unknown key.
 
@@ -437,90 +348,5 @@ def _unknown(method: str) -> RequestRefused:
     reason = "No SuperNode found with the given public key"
     if code is None:
         return RequestRefused(reason)
-    error = importlib.import_module(f"{_ERRORS}.catalog").API_ERROR_MAP[code]
-    answer = json.dumps({"code": int(code), "public_message": error.public_message, "public_details": None})
-    return RequestRefused(f"{reason} ({int(code)})", error.status_code.name, answer)
-
-
-def _start(
-    *,
-    address: str,
-    state_factory: Any,
-    objectstore_factory: Any,
-    enable_supernode_auth: bool,
-    certificates: tuple[bytes, bytes, bytes] | None,
-    interceptors: Sequence[Any],
-) -> Any:
-    """Start the Fleet API behind the front door, and return its gRPC server.
-
-    Replaces Flower's function with the same parameters. Raises SystemExit if the SuperLink's options leave
-    the Fleet API unprotected or its port is taken.
-    """
-    if not enable_supernode_auth or certificates is None:
-        raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")
-    if not isinstance(state_factory.state(), importlib.import_module(_LINK_STATE).SqlLinkState):
-        raise SystemExit(f"{_NO_START} it needs --database")
-    grpc = importlib.import_module("grpc")
-    try:
-        gate = Gate(address, *certificates[1:])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
-        raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
-    chunk = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fleet")
-    door = FrontDoor(state_factory, gate, chunk + SPARE, threads.submit)
-    server = grpc.server(
-        threads,
-        options=_options(chunk + SPARE),
-        interceptors=[
-            *enrolment_requests.interceptors(state_factory),
-            door,
-            importlib.import_module(_TRANSLATION).RpcErrorTranslationServerInterceptor(),
-            *interceptors,
-            importlib.import_module(_VERSIONS).create_fleet_runtime_version_server_interceptor(),
-        ],
-    )
-    servicer = importlib.import_module(_SERVICER).FleetServicer(
-        state_factory=state_factory,
-        objectstore_factory=objectstore_factory,
-        enable_supernode_auth=enable_supernode_auth,
-    )
-    importlib.import_module(_FLEET_STUBS).add_FleetServicer_to_server(servicer, server)
-    try:
-        server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
-    except RuntimeError as error:
-        raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
-    server.bound_address = f"{address.rpartition(':')[0]}:{gate.port}"
-    server.start()
-    door.start()
-    gate.start()
-    getLogger("flwr").info("Fleet API (gRPC) on %s", server.bound_address)
-    return server
-
-
-def _options(largest: int) -> list[tuple[str, int]]:
-    """Return the options of the gRPC server: limits that gRPC itself enforces.
-
-    `largest` is the most bytes of a request that holds an object.
-    """
-    return [
-        ("grpc.max_receive_message_length", largest + SMALL_BODY),
-        ("grpc.max_send_message_length", -1),
-        # The only allowed compression is "identity" (none), because gRPC decompresses a body before the front
-        # door can refuse the request.
-        ("grpc.compression_enabled_algorithms_bitset", 1),
-        ("grpc.max_concurrent_streams", 2 * CALLS_PER_NODE),  # requests under way on one connection
-        # The most bytes of a request's headers. gRPC adds 32 to the bytes of each header. A SuperNode's
-        # requests have 1 kB.
-        ("grpc.max_metadata_size", 4096),
-        ("grpc.absolute_max_metadata_size", 4096),
-        ("grpc.max_connection_idle_ms", 120_000),  # every node sends heartbeats more often
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        # Otherwise gRPC keeps the headers of a refused request for up to a second.
-        ("grpc.http.tarpit", 0),
-        *SERVER_OPTIONS.items(),
-    ]
+    status, answer = errors.translation(code)
+    return RequestRefused(f"{reason} ({int(code)})", status.name, answer)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from deploy.flower.patches import connection, shared, superlink, supernode
+from deploy.fleet import connection
+from deploy.flower.patches import shared, superlink, supernode
 from tests.support.fleet import SuperLink
 
 

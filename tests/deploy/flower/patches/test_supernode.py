@@ -18,7 +18,7 @@ from flwr.supercore.retry.retry_invoker import RetryInvoker
 from flwr.supercore.run import Run
 from flwr.supernode.nodestate import NodeStateFactory
 
-from deploy.flower.patches import connection, held_requests, shared, supernode
+from deploy.flower.patches import held_requests, shared, supernode
 from deploy.processes.groups import LOST
 
 
@@ -57,40 +57,6 @@ def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_he
 class Failure(Exception):  # noqa: N818 - stands for grpc.RpcError
     def details(self) -> str:
         return str(self.args[0])
-
-
-def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any) -> None:
-    def requested(*errors: str, seconds: float) -> int:
-        """Return how many of the errors were survived; they come so many seconds apart."""
-        survived = 0
-
-        def request() -> None:
-            nonlocal survived
-            clock.now += seconds
-            if survived < len(errors):
-                survived += 1
-                raise Failure(errors[survived - 1])
-
-        invoker = RetryInvoker(
-            lambda: itertools.repeat(0.0),
-            Failure,
-            None,
-            None,
-            on_success=lambda _: None,
-            should_giveup=lambda _: True,
-            wait_function=lambda _: None,
-        )
-        try:
-            connection.patient(invoker).invoke(request)
-        except Failure:
-            return survived - 1
-        return survived
-
-    hidden, locked = connection.HIDDEN, "Exception calling application: (sqlite3.OperationalError) locked"
-    assert requested(*[hidden] * 5, seconds=10) == 5
-    assert requested(*[hidden] * 50, seconds=10) == 7  # and then as Flower: the supervisor starts it again
-    assert requested(*[hidden, hidden, locked] * 50, seconds=25) == 150
-    assert requested("unknown node", seconds=1) == 0
 
 
 def test_a_supernode_that_waits_for_a_reply_wakes_when_one_or_a_part_of_one_arrives(
@@ -189,11 +155,11 @@ def test_a_message_whose_parts_never_come_is_given_up_and_answered(
     assert time.monotonic() - began < 10
     assert set(pulled) <= set(parts)
     assert run == 1  # so Flower's loop sends the reply
-    (reply,) = state.get_messages(is_reply=True)
+    (reply,) = state.get_messages_legacy(is_reply=True)
     assert reply.metadata.reply_to_message_id == metadata.message_id
     assert "no part of its message has come" in reply.error.reason
     assert confirmed == [(1, metadata.message_id)]
-    assert state.get_messages(is_reply=False) == []  # and nothing is left to work on
+    assert state.get_messages_legacy(is_reply=False) == []  # and nothing is left to work on
 
 
 def test_a_reply_that_a_dropped_message_left_behind_delays_no_other() -> None:

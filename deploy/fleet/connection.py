@@ -1,0 +1,376 @@
+"""A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed.
+
+`grpc_request_response` has the contract of Flower's `http_request_response`, so Flower's loop of a SuperNode
+runs on it unchanged.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from deploy.fleet import wire
+from deploy.flower.patches.presence import HELD, HOLD, PATIENT, PING
+from deploy.flower.patches.shared import FAILING, LOOK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
+OPTIONS = {
+    **PATIENT,
+    "grpc.max_receive_message_length": -1,
+    "grpc.max_send_message_length": -1,
+    "grpc.keepalive_time_ms": int(PING * 1000),
+    "grpc.initial_reconnect_backoff_ms": 500,
+    "grpc.max_reconnect_backoff_ms": int(LONGEST_RETRY * 1000),  # gRPC's default is 2 min
+    "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take
+}
+# Texts in the details of temporary errors: the SuperLink's database is locked, its disk is full, or too many
+# requests are under way.
+PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
+# The text that the SuperLink sends in place of the details of any unexpected error (`deploy.fleet.errors`).
+HIDDEN = "Internal server error."
+ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
+GOODBYE = 5.0  # s in which a SuperNode that ends signs off
+ENDING = 10.0  # s that a SuperNode takes to end after a request was refused
+
+_CONSTANTS = "flwr.common.constant"
+_SERDE = "flwr.common.serde"
+_MESSAGE = "flwr.app.message"
+_KEYS = "flwr.supercore.primitives.asymmetric"
+_OBJECTS = "flwr.supercore.inflatable.inflatable_protobuf_utils"
+_NODE = "flwr.proto.node_pb2"
+_DATE = "flwr.supercore.date"
+_EXIT = "flwr.supercore.exit"
+_RUN = "flwr.supercore.run"
+_ERROR = "flwr.supercore.error"
+USED = (
+    f"{_CONSTANTS}:HEARTBEAT_DEFAULT_INTERVAL",
+    *(f"{_SERDE}:{name}_from_proto" for name in ("fab", "message", "run")),
+    f"{_SERDE}:message_to_proto",
+    f"{_MESSAGE}:remove_content_from_message",
+    *(f"{_KEYS}:{name}" for name in ("generate_key_pairs", "public_key_to_bytes", "sign_message")),
+    f"{_OBJECTS}:make_pull_object_fn_protobuf",
+    f"{_OBJECTS}:make_push_object_fn_protobuf",
+    f"{_OBJECTS}:make_confirm_message_received_fn_protobuf",
+    f"{_NODE}:Node",
+    f"{_DATE}:now",
+    f"{_EXIT}:flwr_exit",
+    f"{_EXIT}:ExitCode.SUPERNODE_CONNECTION_ERROR",
+    f"{_RUN}:RunNotRunningException",
+    f"{_ERROR}:FlowerError.from_json",
+    *wire.USED,
+)
+
+
+class Requests:
+    """Sends requests to the Fleet API, each signed, and repeats those that may succeed later.
+
+    A request that is refused with PERMISSION_DENIED raises Flower's RunNotRunningException. After
+    UNAUTHENTICATED the SuperNode ends. While the SuperLink is unavailable, or an error is temporary
+    (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
+    seconds. Any other error is raised.
+
+    Parameters
+    ----------
+    channel : grpc.Channel
+        The connection.
+    keys : tuple
+        The node's private and public key.
+    max_tries : int or None
+        How many times a request is sent at most; None: no limit.
+    max_seconds : float or None
+        How long a request is repeated at most, in seconds; None: no limit.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, keys: Any, max_tries: int | None = None, max_seconds: float | None = None
+    ) -> None:
+        crypto = importlib.import_module(_KEYS)
+        self._private, self._sign = keys[0], crypto.sign_message
+        self._public = crypto.public_key_to_bytes(keys[1])
+        self._max_tries, self._max_seconds = max_tries, max_seconds
+        self._now = importlib.import_module(_DATE).now
+        self._not_running = importlib.import_module(_RUN).RunNotRunningException
+        self._methods = {
+            each.name: channel.unary_unary(
+                each.path,
+                request_serializer=each.request.SerializeToString,
+                response_deserializer=each.response.FromString,
+            )
+            for each in wire.METHODS.values()
+        }
+        self._ends = threading.Lock()  # taken when the process has been told to end
+
+    def once(
+        self, name: str, request: Any, timeout: float | None = None, more: Sequence[tuple[str, str]] = ()
+    ) -> Any:
+        """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers."""
+        time_stamp = self._now().isoformat()
+        headers = (
+            (wire.PUBLIC_KEY, self._public),
+            (wire.TIME_STAMP, time_stamp),
+            (wire.SIGNATURE, self._sign(self._private, time_stamp.encode("ascii"))),
+            *more,
+        )
+        return self._methods[name](request, timeout=timeout, metadata=headers)
+
+    def send(self, name: str, request: Any) -> Any:
+        """Send a request, and repeat it while it may succeed."""
+        began, tries, pause, failing = time.monotonic(), 0, FIRST_RETRY, None
+        while True:
+            tries += 1
+            try:
+                answer = self.once(name, request)
+            except grpc.RpcError as error:
+                now, details = time.monotonic(), error.details() or ""
+                failing = (failing or now) if HIDDEN in details else None
+                if self._is_final(error, 0.0 if failing is None else now - failing):
+                    raise
+                if self._max_tries is not None and tries >= self._max_tries:
+                    raise
+                if self._max_seconds is not None and now - began > self._max_seconds:
+                    raise
+                getLogger("flwr").warning("%s failed, next attempt in %.1f s: %s", name, pause, details)
+                time.sleep(pause * random.uniform(0.8, 1.2))
+                pause = min(2 * pause, LONGEST_RETRY)
+                continue
+            if tries > 1:
+                seconds = time.monotonic() - began
+                getLogger("flwr").info("%s succeeded after %d attempts in %.1f s", name, tries, seconds)
+            return answer
+
+    def _is_final(self, error: grpc.RpcError, failing: float) -> bool:
+        """Return whether a request that failed must not be repeated.
+
+        ``failing`` is for how many seconds the SuperLink has answered with unexpected errors.
+        """
+        details = error.details() or ""
+        match error.code():
+            case grpc.StatusCode.PERMISSION_DENIED:
+                raise self._not_running from error
+            case grpc.StatusCode.UNAUTHENTICATED:
+                getLogger("flwr").error("%s", details)
+                self.end()
+                return True
+            case grpc.StatusCode.UNAVAILABLE:
+                return "handshake failed" in details.lower()
+        if HIDDEN in details:
+            return failing > FAILING
+        return not any(text in details for text in PASSING)
+
+    def end(self) -> None:
+        """Let the process end as after Ctrl-C; the first call returns after a while if it has not ended."""
+        if self._ends.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(ENDING)
+
+
+class Heartbeats:
+    """Keeps a heartbeat under way in a thread of its own.
+
+    The SuperLink holds each heartbeat for `HOLD` seconds, except the first of a connection: otherwise a
+    SuperNode would say for `HOLD` seconds that the connection is lost, while the SuperLink lists the node as
+    online.
+
+    Parameters
+    ----------
+    requests : Requests
+        Sends the heartbeats.
+    request : SendNodeHeartbeatRequest
+        The heartbeat.
+    """
+
+    def __init__(self, requests: Requests, request: Any) -> None:
+        self._requests, self._request = requests, request
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="heartbeats", daemon=True).start()
+
+    def stop(self) -> None:
+        """Send no further heartbeat. Does not wait for the answer to a held one."""
+        self._over.set()
+
+    def _run(self) -> None:
+        connected = held = True
+        pause = LOOK
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                self._beat(held=connected)
+            except Exception as error:
+                connected = False
+                if self._over.is_set():
+                    return
+                if not isinstance(error, grpc.RpcError) or error.code() not in (
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                ):
+                    getLogger("flwr").warning("A heartbeat failed: %s", error)
+                self._over.wait(pause)
+                pause = min(2 * pause, LONGEST_RETRY)
+                continue
+            pause = LOOK
+            before, held = held, time.monotonic() - began >= LOOK
+            if connected and not (held or before):  # the SuperLink does not hold heartbeats
+                self._over.wait(HOLD)
+            connected = True
+
+    def _beat(self, *, held: bool) -> None:
+        try:
+            answer = self._requests.once(
+                "SendNodeHeartbeat", self._request, HOLD + ANSWERED_IN, (HELD,) if held else ()
+            )
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                getLogger("flwr").error("%s", error.details())
+                self._requests.end()
+            raise
+        if not answer.success:
+            raise RuntimeError("the SuperLink does not know this SuperNode")
+
+
+@contextmanager
+def grpc_request_response(
+    server_address: str,
+    insecure: bool,
+    root_certificates: bytes | str | None = None,
+    authentication_keys: Any = None,
+    max_retries: int | None = None,
+    max_wait_time: float | None = None,
+) -> Iterator[tuple[Any, ...]]:
+    """Connect to the Fleet API, and provide the eight values of Flower's `http_request_response`.
+
+    Parameters
+    ----------
+    server_address : str
+        HOST:PORT.
+    insecure : bool
+        Whether to connect without TLS.
+    root_certificates : bytes, str or None
+        The certificates that verify the server's, or the path of their file; None: those of the system.
+    authentication_keys : tuple or None
+        The node's private and public key; None: a new pair, which the server must accept without
+        registration.
+    max_retries, max_wait_time : int or None, float or None
+        How many times, and for how many seconds, a request is repeated at most; None: no limit.
+    """
+    if isinstance(root_certificates, str):
+        root_certificates = Path(root_certificates).expanduser().read_bytes()
+    crypto = importlib.import_module(_KEYS)
+    keys = authentication_keys or crypto.generate_key_pairs()
+    options = list(OPTIONS.items())
+    channel = (
+        grpc.insecure_channel(server_address, options=options)
+        if insecure
+        else grpc.secure_channel(
+            server_address, grpc.ssl_channel_credentials(root_certificates), options=options
+        )
+    )
+    requests = Requests(channel, keys, None if max_retries is None else max_retries + 1, max_wait_time)
+    public, interval = (
+        crypto.public_key_to_bytes(keys[1]),
+        importlib.import_module(_CONSTANTS).HEARTBEAT_DEFAULT_INTERVAL,
+    )
+
+    def ask(name: str, **fields: Any) -> Any:
+        return requests.send(name, wire.METHODS[name].request(**fields))
+
+    node = beats = None
+    try:
+        try:
+            if authentication_keys is None:
+                ask("RegisterNode", public_key=public)
+            answer = ask("ActivateNode", public_key=public, heartbeat_interval=interval)
+            node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
+        except Exception as error:
+            _exit(error)
+        heartbeat = wire.METHODS["SendNodeHeartbeat"].request(node=node, heartbeat_interval=interval)
+        beats = Heartbeats(requests, heartbeat)
+        beats.start()
+        getLogger("flwr").info("Connected to the SuperLink over gRPC")
+        yield node.node_id, *_callbacks(requests, ask, node)  # type: ignore[union-attr]
+    except Exception as error:
+        getLogger("flwr").error("%s", error)
+    finally:
+        if beats is not None:
+            beats.stop()
+        if node is not None:
+            signs_off = ["DeactivateNode", *(["UnregisterNode"] if authentication_keys is None else ())]
+            with suppress(grpc.RpcError):
+                for name in signs_off:
+                    requests.once(name, wire.METHODS[name].request(node_id=node.node_id), GOODBYE)
+        channel.close()
+
+
+def _exit(error: Exception) -> None:
+    """End the SuperNode, which could not connect, with a message that holds the reason."""
+    reason = str(error)
+    if isinstance(error, grpc.RpcError):
+        reason = error.details() or reason
+        if known := importlib.import_module(_ERROR).FlowerError.from_json(reason):
+            reason = "\n".join(filter(None, (f"[code: {known.code}] {known.message}", known.public_details)))
+    flower = importlib.import_module(_EXIT)
+    flower.flwr_exit(
+        flower.ExitCode.SUPERNODE_CONNECTION_ERROR,
+        f"Failed to initialize the connection to the SuperLink.\n{reason}",
+    )
+
+
+def _callbacks(requests: Requests, ask: Callable[..., Any], node: Any) -> tuple[Callable[..., Any], ...]:
+    """Return the functions with which Flower's loop receives messages and sends replies."""
+    serde, objects = importlib.import_module(_SERDE), importlib.import_module(_OBJECTS)
+    without_content = importlib.import_module(_MESSAGE).remove_content_from_message
+
+    def receive() -> Any:
+        answer = ask("PullMessages", node=node)
+        if not answer.messages_list:
+            return None
+        return serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
+
+    def send(message: Any, object_tree: Any, runtime: float) -> tuple[set[str], str]:
+        if message.has_content():
+            message = without_content(message)
+        answer = ask(
+            "PushMessages",
+            node=node,
+            messages_list=[serde.message_to_proto(message)],
+            message_object_trees=[object_tree],
+            clientapp_runtime_list=[runtime],
+        )
+        return set(answer.objects_to_push), answer.session_id
+
+    def get_run(run_id: int) -> Any:
+        return serde.run_from_proto(ask("GetRun", node=node, run_id=run_id).run)
+
+    def get_fab(fab_hash: str, run_id: int) -> Any:
+        return serde.fab_from_proto(ask("GetFab", node=node, hash_str=fab_hash, run_id=run_id).fab)
+
+    def to(name: str) -> Callable[[Any], Any]:
+        return lambda request: requests.send(name, request)
+
+    def pull_object(run_id: int, object_id: str) -> Any:
+        return objects.make_pull_object_fn_protobuf(to("PullObject"), node, run_id)(object_id)
+
+    def push_object(run_id: int, session_id: str, object_id: str, content: bytes) -> None:
+        push = objects.make_push_object_fn_protobuf(to("PushObject"), node, run_id, session_id)
+        push(object_id, content)
+
+    def confirm(run_id: int, message_id: str) -> None:
+        method = "ConfirmMessageReceived"
+        objects.make_confirm_message_received_fn_protobuf(to(method), node, run_id)(message_id)
+
+    return receive, send, get_run, get_fab, pull_object, push_object, confirm

@@ -1,0 +1,63 @@
+"""Translates Flower's errors into what a node receives: a gRPC status and a text."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from contextlib import contextmanager
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CATALOG = "flwr.supercore.error.catalog"
+_ERRORS = "flwr.supercore.error"
+USED = (f"{_CATALOG}:API_ERROR_MAP", f"{_ERRORS}:FlowerError", f"{_ERRORS}:ApiErrorCode")
+INTERNAL = "Internal server error."  # in place of the details of an unexpected error
+# What Flower answers over HTTP, and the gRPC status with the same meaning. SuperNodes give up a reply after
+# PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    412: "FAILED_PRECONDITION",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+}
+
+
+def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
+    """Return the status and the text that a node receives for an error of Flower.
+
+    Parameters
+    ----------
+    code : int
+        The code of the error, one of Flower's `ApiErrorCode`.
+    details : object
+        What else the node may know, as JSON. (default: nothing)
+    """
+    known = importlib.import_module(_CATALOG).API_ERROR_MAP.get(code)
+    status = grpc.StatusCode[_STATUS.get(known.http_status_code, "INTERNAL") if known else "INTERNAL"]
+    message = known.public_message if known else INTERNAL
+    return status, json.dumps({"code": int(code), "public_message": message, "public_details": details})
+
+
+@contextmanager
+def translated(context: Any, method: str) -> Iterator[None]:
+    """Abort a request with the translation of the error that its handler raises, and log the error."""
+    flower_error = importlib.import_module(_ERRORS).FlowerError
+    try:
+        yield
+    except flower_error as error:
+        getLogger("flwr").error("[%s][ApiError:%s] %s", method, error.code, error.message)
+        context.abort(*translation(error.code, error.public_details))
+    except Exception as error:
+        if context.code() not in (None, grpc.StatusCode.OK):  # the request was aborted before
+            raise
+        getLogger("flwr").error("[%s][UnexpectedError:%s] %s", method, type(error).__name__, error)
+        context.abort(grpc.StatusCode.INTERNAL, INTERNAL)

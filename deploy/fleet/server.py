@@ -1,0 +1,218 @@
+"""The gRPC server of the Fleet API, which a SuperLink starts beside its HTTP APIs.
+
+Flower's SuperLink serves its control and runtime APIs over HTTP, in an app that `flwr.superlink.main` makes.
+`guard` lets this app start the gRPC server with its state and its certificates, and stop it when it ends.
+Flower's own Fleet API over HTTP would be a second door, without these guards: it is answered with 404.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import wraps
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from deploy.fleet import servicer, wire
+from deploy.flower.patches.guards import enrolment_requests, request_checks
+from deploy.flower.patches.guards.connection_gate import Gate
+from deploy.flower.patches.guards.refusal_log import limit_lines, make_safe
+from deploy.flower.patches.guards.reply_size import check_setting
+from deploy.flower.patches.guards.request_checks import CALLS_PER_NODE, SMALL_BODY, SPARE, THREADS, FrontDoor
+from deploy.flower.patches.presence import SERVER_OPTIONS
+from deploy.flower.patches.shared import like, replace, start_program
+from deploy.processes.file_limit import raise_file_limit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+ADDRESS = "--fleet-api-address"  # the option of the SuperLink whose value is HOST:PORT of the Fleet API
+STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
+
+_SUPERLINK = "flwr.superlink.cli.flower_superlink"
+_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_CONSTANTS = "flwr.common.constant"
+_NO_START = "flower-superlink does not start:"
+USED = (
+    f"{_SUPERLINK}:subprocess.Popen",
+    f"{_APP}:create_app",
+    f"{_LINK_STATE}:SqlLinkState",
+    f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
+    *servicer.USED,
+    *wire.USED,
+    *enrolment_requests.USED,
+    *request_checks.USED,
+)
+# Called with the SuperLink's state before the server starts, and without arguments before it stops.
+starting: list[Callable[[Any], None]] = []
+stopping: list[Callable[[], None]] = []
+
+
+def guard() -> None:
+    """Let the SuperLink serve the Fleet API over gRPC, and only behind the front door.
+
+    Takes the option `ADDRESS` out of the program's arguments.
+
+    Raises
+    ------
+    SystemExit
+        If the option is missing.
+    """
+    address = take_address(sys.argv)
+    check_setting()
+    make_safe(getLogger("flwr"))
+    limit_lines(getLogger("flwr"))
+    raise_file_limit()
+    replace(_SUPERLINK, subprocess=like(subprocess, Popen=start_program))
+    create = importlib.import_module(_APP).create_app
+
+    @wraps(create)
+    def create_with_fleet(config: Any, *arguments: Any, **settings: Any) -> Any:
+        app = create(config, *arguments, **settings)
+        lifespan, factory = app.router.lifespan_context, app.state.linkstate_factory
+
+        @asynccontextmanager
+        async def with_fleet(this: Any) -> AsyncIterator[Any]:
+            server = start(address, factory, config)
+            try:
+                async with lifespan(this) as state:
+                    yield state
+            finally:
+                for stop in stopping:
+                    stop()
+                server.stop(grace=STOP)
+
+        app.router.lifespan_context = with_fleet
+        app.add_middleware(NoFleetOverHTTP)
+        return app
+
+    replace(_APP, create_app=create_with_fleet)
+
+
+def take_address(arguments: list[str]) -> str:
+    """Remove the option `ADDRESS` from a program's arguments, and return its value.
+
+    Raises
+    ------
+    SystemExit
+        If the option or its value is missing.
+    """
+    if ADDRESS not in arguments[:-1]:
+        raise SystemExit(f"{_NO_START} it needs {ADDRESS} HOST:PORT")
+    place = arguments.index(ADDRESS)
+    address = arguments[place + 1]
+    del arguments[place : place + 2]
+    return address
+
+
+class NoFleetOverHTTP:
+    """ASGI middleware that answers each request for Flower's Fleet API over HTTP with 404 and a reason."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer the request, or pass it on if it is for another API."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/fleet"):
+            await self._app(scope, receive, send)
+            return
+        text = b"This server speaks gRPC with its devices: use `cohort client join`, not flower-supernode\n"
+        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+
+def start(address: str, state_factory: Any, config: Any) -> Any:
+    """Start the Fleet API behind the front door, and return its gRPC server.
+
+    Parameters
+    ----------
+    address : str
+        HOST:PORT.
+    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
+        Returns the SuperLink's state.
+    config : flwr.superlink.config_loader.SuperLinkLifespanConfig
+        The SuperLink's options.
+
+    Raises
+    ------
+    SystemExit
+        If the SuperLink's options leave the Fleet API unprotected, or its port is taken.
+    """
+    if not config.enable_supernode_auth or config.certificates is None:
+        raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")
+    if not isinstance(state_factory.state(), importlib.import_module(_LINK_STATE).SqlLinkState):
+        raise SystemExit(f"{_NO_START} it needs --database")
+    try:
+        gate = Gate(address, *config.certificates[1:])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
+        raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
+    for begin in starting:
+        begin(state_factory.state())
+    largest = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + SPARE
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fleet")
+    door = FrontDoor(state_factory, gate, largest, threads.submit)
+    server = grpc.server(
+        threads,
+        handlers=[_handler(servicer.FleetServicer(state_factory))],
+        interceptors=[*enrolment_requests.interceptors(state_factory), door],
+        options=_options(largest),
+    )
+    try:
+        server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
+    except RuntimeError as error:
+        raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
+    server.start()
+    door.start()
+    gate.start()
+    getLogger("flwr").info("Fleet API (gRPC) on %s:%d", address.rpartition(":")[0], gate.port)
+    return server
+
+
+def _handler(fleet: servicer.FleetServicer) -> Any:
+    """Return gRPC's handler of all methods of the Fleet API."""
+    methods = {
+        each.name: grpc.unary_unary_rpc_method_handler(
+            getattr(fleet, each.name),
+            request_deserializer=each.request.FromString,
+            response_serializer=each.response.SerializeToString,
+        )
+        for each in wire.METHODS.values()
+    }
+    return grpc.method_handlers_generic_handler(wire.SERVICE, methods)
+
+
+def _options(largest: int) -> list[tuple[str, int]]:
+    """Return the options of the gRPC server: limits that gRPC itself enforces.
+
+    `largest` is the most bytes of a request that holds an object.
+    """
+    return [
+        ("grpc.max_receive_message_length", largest + SMALL_BODY),
+        ("grpc.max_send_message_length", -1),
+        # The only allowed compression is "identity" (none), because gRPC decompresses a body before the front
+        # door can refuse the request.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.max_concurrent_streams", 2 * CALLS_PER_NODE),  # requests under way on one connection
+        # The most bytes of a request's headers. gRPC adds 32 to the bytes of each header. A SuperNode's
+        # requests have 1 kB.
+        ("grpc.max_metadata_size", 4096),
+        ("grpc.absolute_max_metadata_size", 4096),
+        ("grpc.max_connection_idle_ms", 120_000),  # every node sends heartbeats more often
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Otherwise gRPC keeps the headers of a refused request for up to a second.
+        ("grpc.http.tarpit", 0),
+        *SERVER_OPTIONS.items(),
+    ]

@@ -1,0 +1,54 @@
+"""The Fleet API on the wire: its methods, their messages, and the headers that sign a request.
+
+The bytes are those of Flower 1.39's gRPC Fleet API, so devices that were set up with that version, and stock
+SuperNodes of that version, work with this project's server. No generated stubs are needed: a method is a path
+and two classes of messages, which Flower's HTTP API uses too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+SERVICE = "flwr.proto.Fleet"
+# The headers of a request: the node's public key, when the request was signed (ISO 8601), and the signature
+# of this time.
+PUBLIC_KEY, TIME_STAMP, SIGNATURE = "flwr-public-key-bin", "flwr-timestamp", "flwr-signature-bin"
+OLDEST, NEWEST = 305.0, -5.0  # s, the largest and the smallest age of a time stamp by the server's clock
+_MESSAGES = {
+    "RegisterNode": "fleet_pb2:RegisterNodeFleet",
+    "ActivateNode": "fleet_pb2:ActivateNode",
+    "DeactivateNode": "fleet_pb2:DeactivateNode",
+    "UnregisterNode": "fleet_pb2:UnregisterNodeFleet",
+    "SendNodeHeartbeat": "heartbeat_pb2:SendNodeHeartbeat",
+    "PullMessages": "fleet_pb2:PullMessages",
+    "PushMessages": "fleet_pb2:PushMessages",
+    "GetRun": "run_pb2:GetRun",
+    "GetFab": "fab_pb2:GetFab",
+    "PushObject": "message_pb2:PushObject",
+    "PullObject": "message_pb2:PullObject",
+    "ConfirmMessageReceived": "message_pb2:ConfirmMessageReceived",
+}
+USED = tuple(f"flwr.proto.{name}{end}" for name in _MESSAGES.values() for end in ("Request", "Response"))
+
+
+class Method(NamedTuple):
+    """A method of the Fleet API."""
+
+    name: str
+    path: str
+    request: Any
+    """The class of the request's message."""
+    response: Any
+    """The class of the answer's message."""
+
+
+def _method(name: str) -> Method:
+    module, _, message = _MESSAGES[name].partition(":")
+    classes = importlib.import_module(f"flwr.proto.{module}")
+    request, response = getattr(classes, f"{message}Request"), getattr(classes, f"{message}Response")
+    return Method(name, f"/{SERVICE}/{name}", request, response)
+
+
+METHODS = {name: _method(name) for name in _MESSAGES}
+"""The methods, by name."""
