@@ -40,8 +40,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.fleet.connection import OPTIONS
-from deploy.flower.patches.joined_objects import MOST, SEPARATOR, joined, split
-from deploy.flower.patches.presence import HELD, HOLD
+from deploy.fleet.joined_objects import MOST, SEPARATOR, joined, split
+from deploy.fleet.presence import HELD, HOLD
 from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK
 from deploy.flower.patches.supernode import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
 from strategies.clients.reports import STATUS, Report

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deploy.container import READY
-from deploy.flower.patches.guards.refusal_log import printable
+from deploy.fleet.admission.refusal_log import printable
 from deploy.processes.groups import processes_with
 from deploy.processes.supervisor import Supervisor
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from deploy.fleet import wire
-from deploy.flower.patches.presence import HELD, HOLD, PATIENT, PING
+from deploy.fleet.presence import HELD, HOLD, PATIENT, PING
 from deploy.flower.patches.shared import FAILING, LOOK
 
 if TYPE_CHECKING:

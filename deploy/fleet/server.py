@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import servicer, wire
-from deploy.flower.patches.guards import enrolment_requests, request_checks
-from deploy.flower.patches.guards.connection_gate import Gate
-from deploy.flower.patches.guards.refusal_log import limit_lines, make_safe
+from deploy.fleet import enrolment, front_door, servicer, wire
+from deploy.fleet.admission.refusal_log import limit_lines, make_safe
+from deploy.fleet.front_door import CALLS_PER_NODE, SMALL_BODY, SPARE, THREADS, FrontDoor
+from deploy.fleet.gate.connection_gate import Gate
+from deploy.fleet.presence import SERVER_OPTIONS
 from deploy.flower.patches.guards.reply_size import check_setting
-from deploy.flower.patches.guards.request_checks import CALLS_PER_NODE, SMALL_BODY, SPARE, THREADS, FrontDoor
-from deploy.flower.patches.presence import SERVER_OPTIONS
 from deploy.flower.patches.shared import like, replace, start_program
 from deploy.processes.file_limit import raise_file_limit
 
@@ -47,8 +46,8 @@ USED = (
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
     *servicer.USED,
     *wire.USED,
-    *enrolment_requests.USED,
-    *request_checks.USED,
+    *enrolment.USED,
+    *front_door.USED,
 )
 # Called with the SuperLink's state before the server starts, and without arguments before it stops.
 starting: list[Callable[[Any], None]] = []
@@ -164,7 +163,7 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
     server = grpc.server(
         threads,
         handlers=[_handler(servicer.FleetServicer(state_factory))],
-        interceptors=[*enrolment_requests.interceptors(state_factory), door],
+        interceptors=[*enrolment.interceptors(state_factory), door],
         options=_options(largest),
     )
     try:

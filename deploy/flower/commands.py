@@ -23,7 +23,7 @@ TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a Super
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
 INVITATION_HEADER = "cohort-invitation"  # the header in which a device sends the token of its invitation
 STOP_RUN = signal.SIGUSR1  # tells a ServerApp that somebody stops its run
-# The beginning of the SuperLink's answer to a request whose time stamp does not fit (`request_checks`).
+# The beginning of the SuperLink's answer to a request whose time stamp does not fit.
 WRONG_CLOCK = "Invalid timestamp: this device's clock"
 # The words with which a SuperNode logs that it accepts or refuses a bundle.
 ACCEPTED_BUNDLE, REFUSED_BUNDLE = "Accepted bundle", "Refused bundle"

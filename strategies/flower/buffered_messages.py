@@ -27,7 +27,7 @@ def buffered_group(round: int) -> str:
     """Return the group of the messages of a buffered round.
 
     The group is not a number, since the SuperLink deletes undelivered messages whose group is the number of a
-    past round (`deploy/flower/patches/storage/past_rounds.py`).
+    past round (`deploy/fleet/storage/past_rounds.py`).
     """
     return f"buffered {round}"
 

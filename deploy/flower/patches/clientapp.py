@@ -6,7 +6,7 @@ import importlib
 from concurrent.futures import Future
 from typing import Any
 
-from deploy.flower.patches import joined_objects
+from deploy.fleet import joined_objects
 from deploy.flower.patches.shared import INFLATABLE, USED_BY_CHANNEL, replace, retry_soon, use_channel
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"

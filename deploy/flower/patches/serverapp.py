@@ -7,8 +7,8 @@ import signal
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet import joined_objects
 from deploy.flower.commands import STOP_RUN
-from deploy.flower.patches import joined_objects
 from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.shared import (
     INFLATABLE,

@@ -12,18 +12,10 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deploy.fleet import server
-from deploy.flower.corrupt_database import end_if_corrupt
-from deploy.flower.patches import (
+from deploy.fleet import deliveries, held_requests, joined_objects, presence, server
+from deploy.fleet.held_requests import HeldRequests
+from deploy.fleet.storage import (
     clock_jumps,
-    deliveries,
-    held_requests,
-    joined_objects,
-    presence,
-)
-from deploy.flower.patches.held_requests import HeldRequests
-from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace, skip_unseen_lines
-from deploy.flower.patches.storage import (
     messages,
     nodes,
     objects,
@@ -32,6 +24,8 @@ from deploy.flower.patches.storage import (
     sqlite_settings,
     transactions,
 )
+from deploy.flower.corrupt_database import end_if_corrupt
+from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy.flower.patches import connection, joined_objects
+from deploy.fleet import joined_objects
+from deploy.flower.patches import connection
 from deploy.flower.patches.shared import (
     LOOK,
     USED_TO_GIVE_UP,

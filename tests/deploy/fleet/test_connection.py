@@ -13,8 +13,8 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet import connection, wire
+from deploy.fleet.presence import HELD
 from deploy.flower.commands import WRONG_CLOCK
-from deploy.flower.patches.presence import HELD
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
 Answer = Callable[[], Any]

@@ -15,8 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.guards.refusal_log import limit_uvicorn
-from deploy.flower.patches.guards.tls_records import limit_records
+from deploy.fleet.admission.refusal_log import limit_uvicorn
+from deploy.fleet.gate.tls_records import limit_records
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:

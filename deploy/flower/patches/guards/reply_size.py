@@ -17,8 +17,8 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.flower.patches.guards.refusal_log import make_safe, printable
-from deploy.flower.patches.joined_objects import parts
+from deploy.fleet.admission.refusal_log import make_safe, printable
+from deploy.fleet.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """A SuperNode sleeps only while there is nothing to do."""
 
 import importlib
-import itertools
 import sys
 import threading
 import time
@@ -14,11 +13,11 @@ from flwr.app import ConfigRecord, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.retry.retry_invoker import RetryInvoker
 from flwr.supercore.run import Run
 from flwr.supernode.nodestate import NodeStateFactory
 
-from deploy.flower.patches import held_requests, shared, supernode
+from deploy.fleet import held_requests
+from deploy.flower.patches import shared, supernode
 from deploy.processes.groups import LOST
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from deploy.fleet.admission.refusal_log import LINES
 from deploy.flower.patches.guards import http_limits, local_apis
-from deploy.flower.patches.guards.refusal_log import LINES
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from tests.support.fleet import SuperLink

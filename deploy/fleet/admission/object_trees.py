@@ -1,0 +1,193 @@
+"""Lets only ServerApps state which children an object has, so that no node affects the objects of others.
+
+A message is a tree of objects. Flower stores an object once, under its hash, for all senders, with the
+children that the first sender states. It refuses later senders that state other children. So a malicious node
+that can guess an object's content, such as the settings of the next round or another client's name, could
+send the object first with wrong children, and so keep others from sending the object.
+
+Here a reply is stored as a flat tree: the reply's message is the parent of all objects of the reply. This is
+enough to fetch and to delete the objects, because a program that inflates an object reads the ids of the
+object's children from its content. So the message of a reply is the only object whose children a node states.
+The message's hash covers the ids of the children, and this hash is checked first.
+
+Stock Flower reads a tree with two statements for each object. Here a whole tree takes two statements, so that
+this module does not slow down the rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from deploy.fleet.storage.statements import AMONG, executor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_OBJECTS = "flwr.supercore.inflatable.inflatable_object"
+_STORE = "flwr.supercore.object_store.sql_object_store"
+_TABLES = "flwr.supercore.state.schema.objectstore_models"
+_MESSAGES = "flwr.proto.message_pb2"
+USED = (
+    *(f"{_OBJECTS}:{name}" for name in ("HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER", "iterate_object_tree")),
+    *(f"{_STORE}:SqlObjectStore.{name}" for name in ("preregister", "get_object_tree", "_mutation_session")),
+    f"{_STORE}:NoObjectInStoreError",
+    *(f"{_TABLES}:StoredObject.{name}" for name in ("object_id", "ref_count", "content")),
+    *(f"{_TABLES}:ObjectChild.{name}" for name in ("parent_id", "child_id")),
+    *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
+)
+
+_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
+_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"
+_CONTENTS = f"SELECT object_id, content FROM objects WHERE object_id {AMONG}"
+_TREES = (
+    "WITH RECURSIVE part (id) AS "
+    "(SELECT value FROM json_each(?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
+    "SELECT parent_id, child_id FROM part JOIN object_children ON parent_id = id ORDER BY 1, 2"
+)
+_WITHOUT_CHILDREN = (
+    f"SELECT object_id FROM objects WHERE object_id {AMONG} "
+    "AND NOT EXISTS (SELECT 1 FROM object_children WHERE parent_id = object_id)"
+)
+_ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
+_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
+
+
+def is_hash_of(message: Any, tree: Any) -> bool:
+    """Tell whether the id of a tree's root is the hash of the message and of the ids of the root's children.
+
+    Parameters
+    ----------
+    message : Message
+        The message without its content, as it is sent.
+    tree : ObjectTree
+        The tree whose root has the message's id.
+    """
+    objects = importlib.import_module(_OBJECTS)
+    metadata = type(message.metadata)()
+    metadata.CopyFrom(message.metadata)
+    metadata.message_id = ""  # Flower computes the hash without the id
+    hashed = importlib.import_module(_MESSAGES).Message(metadata=metadata)
+    if message.HasField("error"):
+        hashed.error.CopyFrom(message.error)
+    body = hashed.SerializeToString(deterministic=True)
+    head = ("Message", ",".join(child.object_id for child in tree.children), str(len(body)))
+    text = objects.HEAD_VALUE_DIVIDER.join(head) + objects.HEAD_BODY_DIVIDER.decode()
+    name: str = tree.object_id
+    return hashlib.sha256(text.encode() + body).hexdigest() == name
+
+
+def flat(store: Any, tree: Any) -> Any:
+    """Return the flat tree of a reply. Call this in the transaction that stores the flat tree.
+
+    The store may already know an object of the reply. The object then keeps the children that a ServerApp
+    stated.
+
+    Parameters
+    ----------
+    store : flwr.supercore.object_store.sql_object_store.SqlObjectStore
+        The SuperLink's store of objects.
+    tree : ObjectTree
+        The tree that the node sent with the reply.
+
+    Raises
+    ------
+    ValueError
+        If the reply's message is a part of another message, or one of the reply's objects is a message.
+    """
+    objects, new = importlib.import_module(_OBJECTS), importlib.import_module(_MESSAGES).ObjectTree
+    names = list(dict.fromkeys(each.object_id for each in objects.iterate_object_tree(tree)))
+    with store._mutation_session() as database:
+        references = reference_counts(database, names)
+        root = tree.object_id
+        if references.pop(root, 0):
+            raise ValueError(f"Object {root} is a part of another message")
+        if 0 in references.values():  # otherwise trees could contain each other and grow without limit
+            raise ValueError(f"A part of message {root} is a message")
+        known = _trees(database, references)
+    unknown = (new(object_id=name) for name in names if name != root and name not in references)
+    return new(object_id=root, children=[*known, *unknown])
+
+
+def read_at_once(store: type) -> None:
+    """Let instances of `store` read a tree with two statements.
+
+    Parameters
+    ----------
+    store : type
+        Flower's class SqlObjectStore.
+    """
+    missing = importlib.import_module(_STORE).NoObjectInStoreError
+
+    def get_object_tree(this: Any, object_id: str) -> Any:
+        with this.session() as database:
+            if not reference_counts(database, [object_id]):
+                raise missing(f"Object {object_id} was not pre-registered.")
+            (tree,) = _trees(database, [object_id])
+        return tree
+
+    store.get_object_tree = get_object_tree  # type: ignore[attr-defined]
+
+
+def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
+    """Return, for each of these objects that is stored, how many stored objects have it as a child."""
+    return _looked_up(database, _COUNTS, names)
+
+
+def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
+    """Return the number of stored bytes of each of these objects. Unknown objects are left out."""
+    return _looked_up(database, _SIZES, names)
+
+
+def contents(database: Any, names: Collection[str]) -> dict[str, bytes]:
+    """Return the deflated contents of these objects. Unknown objects are left out."""
+    return _looked_up(database, _CONTENTS, names)
+
+
+def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, Any]:
+    """Return the value that a statement finds for each of these objects."""
+    found = executor(database)(statement, (json.dumps(list(names)),))
+    return {name: value for name, value in found if name in names}
+
+
+def _trees(database: Any, roots: Collection[str]) -> list[Any]:
+    """Return the trees of stored objects, as ObjectTree."""
+    new = importlib.import_module(_MESSAGES).ObjectTree
+    children: dict[str, list[str]] = defaultdict(list)
+    for parent, name in executor(database)(_TREES, (json.dumps(list(roots)),)):
+        children[parent].append(name)
+
+    def grow(name: str) -> Any:
+        return new(object_id=name, children=[grow(each) for each in children.get(name, ())])
+
+    return [grow(root) for root in roots]
+
+
+def state_children(store: Any, run: int, tree: Any) -> None:
+    """Store the children that a ServerApp states for objects that a reply has stored without children.
+
+    Parameters
+    ----------
+    store : flwr.supercore.object_store.sql_object_store.SqlObjectStore
+        The SuperLink's store of objects.
+    run : int
+        The run's id.
+    tree : ObjectTree
+        The tree of the ServerApp's message.
+    """
+    objects = importlib.import_module(_OBJECTS)
+    parents = {each.object_id: each for each in objects.iterate_object_tree(tree) if each.children}
+    with store._mutation_session() as database:
+        execute = executor(database)
+        flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
+        for name, parent in parents.items():  # children first
+            if name not in flat:
+                continue
+            names = [each.object_id for each in parent.children]
+            for each in parent.children:
+                store.preregister(run, each)
+            execute(_ADD_CHILD, [(name, each) for each in names])
+            execute(_COUNT, (json.dumps(names),))

@@ -1,0 +1,389 @@
+"""Limits what a node may send: replies of limited size, and only replies to messages for this node."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+import time
+from collections import OrderedDict
+from functools import wraps
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from deploy.fleet.admission import object_trees
+from deploy.flower.patches.apps import upload_progress
+from deploy.flower.patches.guards.reply_size import (
+    FACTOR,
+    VARIABLE,
+    Part,
+    Size,
+    allowed_bytes,
+    inflated_size,
+    part_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow more
+TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
+MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
+ATTEMPTS = 8  # how often a node may send a reply to one message
+MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are remembered
+MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
+LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
+
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_STORE = "flwr.supercore.object_store.sql_object_store"
+_CONSTANTS = "flwr.common.constant"
+_TREES = "flwr.supercore.inflatable.inflatable_object"
+_ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
+_ASKED = (
+    "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
+    "ON message_id = root_object_id WHERE session_id = :id"
+)
+_TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes INTEGER, objects INTEGER)"
+_SAVE = (
+    "INSERT INTO cohort_sent VALUES (:run, :bytes, :objects) ON CONFLICT (run) DO UPDATE "
+    "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
+)
+USED = (
+    *(
+        f"{_LINK_STATE}:SqlLinkState.{name}"
+        for name in ("get_valid_message_ins", "query", "session", "object_store")
+    ),
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("store_object", "store_message_and_object_tree")),
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_cleanup_push_session", "session", "start_session")),
+    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
+    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
+    *(f"{_TREES}:{name}" for name in ("iterate_object_tree", "get_object_tree")),
+    *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
+    "flwr.app.message:make_message",
+    *object_trees.USED,
+    *upload_progress.USED_BY_SUPERLINK,
+)
+
+
+class _Session:
+    """The session in which a node pushes the objects of its reply.
+
+    Parameters
+    ----------
+    name : str
+        The session's id.
+    run : int
+        The run's id.
+    asked : str
+        The id of the message to which the node replies; "" if it is not known.
+    began : int
+        The bytes of models that the node had sent when the session began.
+    """
+
+    def __init__(self, name: str, run: int, asked: str, began: int) -> None:
+        self.name, self.run, self.asked, self.began = name, run, asked, began
+        self.spent = 0  # the bytes of objects in the session
+
+
+class ReplyAdmission:
+    """Refuses replies that are too large, or that answer no message.
+
+    A reply may have `FACTOR` times the bytes of the largest message that was delivered in the run, and
+    `FACTOR` times the objects of the message with the most objects (both as `reply_size.inflated_size` counts
+    them). In any case it may have `reply_size.BYTES` bytes and `OBJECTS` objects. The sizes of the messages
+    are also saved in the database, because nodes may reply after a restart of the SuperLink.
+
+    If a reply is refused, the ServerApp receives an error reply with the reason at once.
+
+    Parameters
+    ----------
+    state_factory : LinkStateFactory
+        Returns the SuperLink's state.
+    refused : Callable[[str, str], Exception]
+        Makes the exception for a refused request, from the reason and the name of a gRPC status.
+    arrived : Callable[[int], int]
+        Returns how many bytes of models a node has sent since this program's start.
+    """
+
+    def __init__(
+        self,
+        state_factory: Any,
+        refused: Callable[[str, str], Exception],
+        arrived: Callable[[int], int],
+    ) -> None:
+        self._arrived = arrived
+        self._state_factory = state_factory
+        self._refused = refused
+        self._lock = threading.Lock()
+        # For each run, the most bytes and objects of a message, as in the database; None: not read yet.
+        self._saved: dict[int, Size] | None = None
+        self._attempts: OrderedDict[str, int] = OrderedDict()  # message -> number of its replies
+        self._sessions: dict[int, _Session] = {}  # node -> its latest session
+        self._delivered: OrderedDict[str, int] = OrderedDict()  # message -> the node that received it
+        # Messages that were delivered before all of their parts had arrived -> their run and object tree.
+        # They are measured when their node confirms that it has all parts.
+        self._incomplete: OrderedDict[str, tuple[int, Any]] = OrderedDict()
+        self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
+        upload_progress.answer(self.received)
+        object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
+
+    @property
+    def largest_request(self) -> int:
+        """The most bytes of a request that announces a reply."""
+        saved = self._all_saved()
+        with self._lock:
+            objects = max((each.objects for each in saved.values()), default=0)
+        return MESSAGE + TREE_NODE * max(OBJECTS, FACTOR * objects)
+
+    def check(self, method: str, request: Any, node: int) -> None:
+        """Raise an exception if a node's request must be refused.
+
+        Parameters
+        ----------
+        method : str
+            The name of the request's method in the Fleet API.
+        request : protobuf message
+            The request. If it pushes an object without naming a session, the node's session is added to it.
+        node : int
+            The id of the node.
+        """
+        if method == "PushMessages":
+            self._check_reply(request, node)
+        elif method == "PushObject":
+            self._check_object(request, node)
+        elif method == "ConfirmMessageReceived":
+            self._check_confirmation(request, node)
+
+    def note(self, method: str, request: Any, response: Any, node: int) -> None:
+        """Note which messages a node has received, and in which session it will push its reply's objects.
+
+        Call this after a request was answered with `response`. The other parameters are those of `check`.
+        """
+        if method == "PullMessages":
+            for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+                self._grow(message.metadata.message_id, message.metadata.run_id, tree)
+            with self._lock:
+                for message in response.messages_list:
+                    self._delivered[message.metadata.message_id] = node
+                while len(self._delivered) > MOST_MESSAGES:
+                    self._delivered.popitem(last=False)
+        if method != "PushMessages":
+            return
+        missing = set(response.objects_to_push)
+        tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
+        present = {each.object_id for each in tree} - missing
+        metadata = request.messages_list[0].metadata
+        session = _Session(
+            response.session_id, metadata.run_id, metadata.reply_to_message_id, self._arrived(node)
+        )
+        with self._lock:
+            self._sessions[node] = session
+        # Objects that are already stored count too, although the node need not send them.
+        if present and missing:
+            self._spend(session, metadata.run_id, sum(self._stored(present).values()))
+
+    def received(self, run: int, message_ids: Collection[str]) -> dict[str, int]:
+        """Return how many bytes have arrived of replies to these messages of a run.
+
+        Only replies that have begun to arrive are in the dictionary. Their keys are the messages.
+        """
+        with self._lock:
+            sessions = list(self._sessions.items())
+        return {
+            each.asked: max(each.spent, self._arrived(node) - each.began)
+            for node, each in sessions
+            if each.run == run and each.asked in message_ids
+        }
+
+    def _check_reply(self, request: Any, node: int) -> None:
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            raise self._no("a request must hold one reply")
+        (message,), (tree,) = request.messages_list, request.message_object_trees
+        metadata = message.metadata
+        addressed = (metadata.src_node_id, metadata.dst_node_id)
+        if addressed != (node, importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID):
+            raise self._no("the reply is not from this node to the ServerApp")
+        if metadata.message_id != tree.object_id or not metadata.reply_to_message_id:
+            raise self._no("the message is not a reply")
+        if not all(map(math.isfinite, (metadata.created_at, metadata.ttl, *request.clientapp_runtime_list))):
+            raise self._no("a time is not finite")
+        # Flower adds up these times, and cannot show a sum that is infinite.
+        times = [min(max(0.0, each), LONGEST) for each in request.clientapp_runtime_list]
+        request.clientapp_runtime_list[:] = times
+        asked = self._state_factory.state().get_valid_message_ins(metadata.reply_to_message_id)
+        if (
+            asked is None
+            or asked["dst_node_id"] % 2**64 != node
+            or asked["run_id"] % 2**64 != metadata.run_id
+        ):
+            raise self._no("the reply answers no message to this node")
+        with self._lock:
+            attempts = self._attempts.pop(metadata.reply_to_message_id, 0) + 1
+            self._attempts[metadata.reply_to_message_id] = attempts
+            if len(self._attempts) > MOST_MESSAGES:
+                self._attempts.popitem(last=False)
+        if attempts > ATTEMPTS:
+            raise self._no("the message has been answered too often", metadata.reply_to_message_id)
+        if message.ByteSize() > MESSAGE:
+            reason = f"the reply without its objects is too large: at most {MESSAGE} bytes are allowed"
+            raise self._no(reason, metadata.reply_to_message_id)
+        limit = max(OBJECTS, FACTOR * self._sent_in(metadata.run_id).objects)
+        if (count := sum(1 for _ in importlib.import_module(_TREES).iterate_object_tree(tree))) > limit:
+            reason = f"the reply has too many objects: {count}, and at most {limit} are allowed"
+            raise self._no(reason, metadata.reply_to_message_id)
+        if not object_trees.is_hash_of(message, tree):
+            raise self._no("the reply has another hash", metadata.reply_to_message_id)
+
+    def _check_object(self, request: Any, node: int) -> None:
+        with self._lock:
+            # After a restart of the SuperLink, the first session that the node names counts as its session;
+            # the database knows whether this session exists.
+            session = self._sessions.get(node) or self._found(request, node)
+        if request.session_id not in ("", session.name):  # SuperNodes of earlier versions send ""
+            raise self._no("the object belongs to no reply of this node")
+        request.session_id = session.name
+        self._spend(session, request.run_id, len(request.object_content))
+
+    def _found(self, request: Any, node: int) -> _Session:
+        """Note the session that a node names after a restart of the SuperLink."""
+        rows = self._state_factory.state().query(_ASKED, {"id": request.session_id})
+        asked, run = (rows[0]["asked"], rows[0]["run_id"] % 2**64) if rows else ("", 0)
+        found = self._sessions[node] = _Session(request.session_id, run, asked, self._arrived(node))
+        return found
+
+    def _check_confirmation(self, request: Any, node: int) -> None:
+        """Refuse the confirmation of another node's message: the SuperLink would delete the message."""
+        with self._lock:
+            is_known = self._delivered.get(request.message_object_id) == node
+            incomplete = self._incomplete.pop(request.message_object_id, None) if is_known else None
+        if incomplete is not None:
+            self._grow(request.message_object_id, *incomplete)
+        if is_known:
+            return
+        # The SuperLink may have sent the message before its last restart.
+        found = self._state_factory.state().query(_ADDRESSEE, {"id": request.message_object_id})
+        if not any(message["dst_node_id"] % 2**64 == node for message in found):
+            raise self._refused("Bad confirmation: the message is not for this node", "PERMISSION_DENIED")
+
+    def _spend(self, session: _Session, run: int, count: int) -> None:
+        with self._lock:
+            session.spent += count
+        if session.spent > (limit := allowed_bytes(self._sent_in(run).bytes)):
+            state = self._state_factory.state()
+            asked = [row["asked"] for row in state.query(_ASKED, {"id": session.name})]
+            state._cleanup_push_session(session.name, cleanup_messages=True)
+            raise self._no(
+                f"the reply is too large for what was asked: at most {limit} bytes are allowed "
+                f"({VARIABLE} raises this limit)",
+                *asked,
+            )
+
+    def refuse_last(self, node: int, reason: str) -> None:
+        """Let an error reply answer the message that a node received last. `reason` is the error's text."""
+        with self._lock:
+            latest = next((each for each, to in reversed(self._delivered.items()) if to == node), None)
+        if latest is not None:
+            self._no(reason, latest)
+
+    def _no(self, reason: str, *asked: str) -> Exception:
+        """Return the exception for a refused reply, and store error replies to the messages `asked`."""
+        for message_id in asked:
+            self._answer(message_id, reason)
+        return self._refused(f"Bad reply: {reason}", "PERMISSION_DENIED")
+
+    def _answer(self, message_id: str, reason: str) -> None:
+        """Store an error reply in place of a node's reply to a message. A stored reply is kept."""
+        state, trees = self._state_factory.state(), importlib.import_module(_TREES)
+        app, constants = importlib.import_module("flwr.app"), importlib.import_module(_CONSTANTS)
+        asked = state.get_valid_message_ins(message_id)
+        if asked is None:
+            return
+        now, node, run = time.time(), asked["dst_node_id"] % 2**64, asked["run_id"] % 2**64
+        metadata = app.Metadata(
+            run_id=run,
+            message_id="",
+            src_node_id=node,
+            dst_node_id=constants.SUPERLINK_NODE_ID,
+            reply_to_message_id=message_id,
+            group_id=asked["group_id"],
+            created_at=now,
+            ttl=asked["created_at"] + asked["ttl"] - now,
+            message_type=asked["message_type"],
+        )
+        error = app.Error(constants.ErrorCode.MESSAGE_UNAVAILABLE, f"Refused reply of node {node}: {reason}")
+        message = importlib.import_module("flwr.app.message").make_message(metadata, error=error)
+        message.metadata.__dict__["_message_id"] = message.object_id
+        session = state.start_session(run)
+        tree = trees.get_object_tree(message)
+        stored, missing = state.store_message_and_object_tree(message, tree, session)
+        for name in missing:
+            state.store_object(run, session, name, message.deflate())
+        if not stored:  # there is a reply already
+            state._cleanup_push_session(session, cleanup_messages=False)
+
+    def _stored(self, objects: set[str]) -> dict[str, int]:
+        """Return the size of each of these objects in bytes; 0 for an object that has not arrived."""
+        with self._state_factory.state().object_store.session() as database:
+            return dict.fromkeys(objects, 0) | object_trees.sizes(database, objects)
+
+    def _sent_in(self, run: int) -> Size:
+        """Return the most bytes and objects of a message that was delivered in a run."""
+        return self._all_saved().get(run, Size())
+
+    def _grow(self, message: str, run: int, tree: Any) -> None:
+        """Note the size of a message that is being delivered. Save the size if it is the run's largest."""
+        before = self._sent_in(run)
+        try:
+            sent = before.largest(self._size_of(tree))
+        except (KeyError, ValueError):  # a part has not arrived, or was deleted because the run has ended
+            with self._lock:
+                self._incomplete[message] = (run, tree)
+                if len(self._incomplete) > MOST_INCOMPLETE:
+                    self._incomplete.popitem(last=False)
+            return
+        if sent == before:
+            return
+        with self._lock:
+            self._all_saved()[run] = sent.largest(self._sent_in(run))
+        try:
+            saved = {"run": str(run), "bytes": sent.bytes, "objects": sent.objects}
+            self._state_factory.state().query(_SAVE, saved)
+        except Exception as error:  # such as a locked database; this matters only after a restart
+            getLogger("flwr").warning("The size of run %d was not saved: %s", run, error)
+
+    def _size_of(self, tree: Any) -> Size:
+        objects = list(importlib.import_module(_TREES).iterate_object_tree(tree))
+        with self._state_factory.state().object_store.session() as database:
+            sizes = object_trees.sizes(database, {each.object_id for each in objects})
+            if not all(sizes.values()):
+                raise ValueError("a part has not arrived")
+            contents = object_trees.contents(database, {each.object_id for each in objects if each.children})
+        found = {name: Part(Size(length, objects=1), {}) for name, length in sizes.items()}
+        found |= {name: part_of(content) for name, content in contents.items()}
+        name: str = tree.object_id
+        return inflated_size(name, found)
+
+    def _all_saved(self) -> dict[int, Size]:
+        if self._saved is None:
+            state = self._state_factory.state()
+            state.query(_TABLE)
+            rows = state.query("SELECT run, bytes, objects FROM cohort_sent")
+            with self._lock:
+                self._saved = self._saved or {int(r["run"]): Size(r["bytes"], 0, r["objects"]) for r in rows}
+        return self._saved
+
+    def _notice(self, state: Any) -> None:
+        """Patch `SqlLinkState`: it stores the trees of replies as flat trees."""
+        store_message = state.store_message_and_object_tree
+
+        @wraps(store_message)
+        def noticed_message(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+            store = this.object_store
+            with this.session(), store._mutation_session():
+                if message.metadata.reply_to_message_id:
+                    object_tree = object_trees.flat(store, object_tree)
+                else:
+                    object_trees.state_children(store, message.metadata.run_id, object_tree)
+                return store_message(this, message, object_tree, session_id)
+
+        state.store_message_and_object_tree = noticed_message

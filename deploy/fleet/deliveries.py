@@ -1,0 +1,262 @@
+"""Repairs the loss of messages on their way between the SuperLink and a SuperNode.
+
+A connection that breaks loses the request or the answer that is under way. Stock Flower sends the request
+again, but the first attempt may already have changed the SuperLink's state. This module changes four things:
+
+- Stock Flower hands out a message once. If the answer with the message is lost, the round waits for the reply
+  until the round's deadline. Here a node that asks for the next message without having confirmed the last one
+  receives the last one again. A message is delivered at most three times, and not after the end of its round.
+- A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
+  before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
+  round's deadline is earlier. If the connection breaks meanwhile, the SuperNode sends the reply again, but
+  the SuperLink refuses this second attempt, because the reply was handed out. Here a ServerApp receives a
+  reply only when all its parts have arrived, or when no part has arrived for `superlink.LONGEST_PART` s.
+- Stock Flower refuses a part of a reply if the database is locked. If the SuperLink has stored a part, but
+  the answer that says so is lost, the SuperNode sends the part again, and stock Flower refuses this second
+  copy. In both cases the SuperNode gives up the reply. Here the SuperLink tries again to store a part while
+  the database is locked, and accepts a part that is already stored.
+- A SuperNode that restarts has forgotten the messages that it received. Here the ServerApp receives an error
+  reply to each message that was not answered, unless the message will be delivered again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deploy.fleet.storage import times
+from deploy.fleet.storage.statements import executor
+from deploy.flower.deferred_answers import Later
+
+if TYPE_CHECKING:
+    from deploy.fleet.storage.past_rounds import PastRounds
+
+# The most times that a message is delivered, and that the SuperLink tries to store a part of a reply.
+ATTEMPTS = 3
+
+_PUSHED = (
+    "SELECT root_object_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
+    "WHERE root_object_id IN (SELECT value FROM json_each(?)) AND pending_count > 0 AND expires_at > ?"
+)
+_BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
+
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_FLEET = "deploy.fleet.servicer"
+_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
+_DATE = "flwr.supercore.date"
+_UTILS = "flwr.supercore.utils"
+USED = (
+    f"{_LINK_STATE}:SqlLinkState.get_message_res",
+    f"{_LINK_STATE}:SqlLinkState.session",
+    f"{_LINK_STATE}:SqlLinkState.activate_node",
+    f"{_LINK_STATE}:SqlLinkState.delete_messages",
+    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
+    f"{_LINK_STATE}:SqlLinkState.store_object",
+    f"{_LINK_STATE}:SqlLinkState.object_store",
+    f"{_FLEET}:FleetServicer.PullMessages",
+    f"{_FLEET}:FleetServicer.ConfirmMessageReceived",
+    f"{_MESSAGES}:MessageRes.delivered_at",
+    f"{_MESSAGES}:MessageIns.delivered_at",
+    *times.USED,
+    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
+    f"{_SESSIONS}:ObjectPushSessionPending.object_id",
+    f"{_DATE}:now",
+    f"{_UTILS}:uint64_to_int64",
+)
+
+
+def patch(past: PastRounds) -> None:
+    """Apply the four changes of this module. Call this after `HeldRequests` has patched the servicer."""
+    state = importlib.import_module(_LINK_STATE).SqlLinkState
+    unconfirmed = Unconfirmed(past)
+    unconfirmed.deliver_again(importlib.import_module(_FLEET).FleetServicer)
+    hand_out_complete_replies(state)
+    store_parts_again(state)
+    give_up_messages_of_restarted_nodes(state, unconfirmed)
+
+
+class _Delivery(NamedTuple):
+    response: Any  # PullMessagesResponse with one message
+    attempts: int
+
+
+class Unconfirmed:
+    """For each node, the last message that was sent to the node, unless the node has confirmed the message.
+
+    Parameters
+    ----------
+    past : PastRounds
+        Knows which rounds are past. A message of a past round is not delivered again.
+    """
+
+    def __init__(self, past: PastRounds) -> None:
+        self._past = past
+        self._of_node: dict[int, _Delivery] = {}
+        self._lock = threading.Lock()
+
+    def of(self, node: int) -> str | None:
+        """Return the id of the message that will be delivered to a node again, or None if there is none."""
+        with self._lock:
+            delivery = self._of_node.get(node)
+        if delivery is None or not self._is_valid(delivery):
+            return None
+        message_id: str = delivery.response.messages_list[0].metadata.message_id
+        return message_id
+
+    def _is_valid(self, delivery: _Delivery) -> bool:
+        """Tell whether the message of a delivery may be delivered once more."""
+        metadata = delivery.response.messages_list[0].metadata
+        in_time = time.time() < metadata.created_at + metadata.ttl
+        return delivery.attempts < ATTEMPTS and in_time and not self._past.is_past(metadata)
+
+    def deliver_again(self, servicer: type) -> None:
+        """Patch the servicer: it delivers a message up to `ATTEMPTS` times, until the node confirms it."""
+        pull, confirm = servicer.PullMessages, servicer.ConfirmMessageReceived  # type: ignore[attr-defined]
+
+        @wraps(pull)
+        def pulled(this: Any, asked: Any, context: Any) -> Any:
+            node = asked.node.node_id
+
+            def note(response: Any, attempts: int = 1) -> Any:
+                if response.messages_list:
+                    with self._lock:
+                        self._of_node[node] = _Delivery(response, attempts)
+                return response
+
+            with self._lock:
+                before = self._of_node.pop(node, None)
+            if before is not None and self._is_valid(before):
+                return note(before.response, before.attempts + 1)
+            response = pull(this, asked, context)
+            return response.then(note) if isinstance(response, Later) else note(response)
+
+        @wraps(confirm)
+        def confirmed(this: Any, request: Any, context: Any) -> Any:
+            with self._lock:
+                self._of_node.pop(request.node.node_id, None)
+            return confirm(this, request, context)
+
+        servicer.PullMessages = pulled  # type: ignore[attr-defined]
+        servicer.ConfirmMessageReceived = confirmed  # type: ignore[attr-defined]
+
+
+def hand_out_complete_replies(state: Any) -> None:
+    """Patch `SqlLinkState` so that it finds a reply only when all parts of the reply have arrived.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    """
+    find = state.get_message_res
+
+    @wraps(find)
+    def found(this: Any, message_ids: set[str], run_id: int) -> Any:
+        # This is one transaction, so that after a crash no incomplete reply counts as handed out.
+        with this.session() as database:
+            replies = find(this, message_ids, run_id)
+            incomplete = _incomplete(database, [reply.metadata.message_id for reply in replies])
+        return [reply for reply in replies if reply.metadata.message_id not in incomplete]
+
+    state.get_message_res = found
+
+
+def _incomplete(database: Any, replies: list[str]) -> set[str]:
+    """Find the replies whose parts are still being pushed, and mark these replies as not handed out.
+
+    `replies` and the returned set hold ids of replies. A reply whose push session has expired stays marked as
+    handed out, and Flower reports the reply as lost.
+    """
+    if not replies:
+        return set()
+    execute = executor(database)
+    now = times.stored_time(importlib.import_module(_DATE).now())
+    incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
+    if incomplete:
+        execute(_BACK, (json.dumps(list(incomplete)),))
+    return incomplete
+
+
+def store_parts_again(state: Any) -> None:
+    """Patch `SqlLinkState`: it accepts a part that is stored already, and tries again if storing fails.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    """
+    store = state.store_object
+
+    @wraps(store)
+    def stored(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+        for _ in range(ATTEMPTS):  # an attempt fails after a while if the database is locked
+            if store(this, run_id, session_id, object_id, content) or this.object_store.get(object_id):
+                return True
+            if not _is_expected(this, session_id, object_id):
+                return False  # the node does not push this part now: no attempt can succeed
+        return False
+
+    state.store_object = stored
+
+
+def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
+    pending = importlib.import_module(_SESSIONS).ObjectPushSessionPending
+    wanted = importlib.import_module("sqlalchemy").select(pending.object_id)
+    with state.session() as database:
+        found = wanted.where(pending.session_id == session_id, pending.object_id == object_id)
+        return database.scalar(found) is not None
+
+
+def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
+    """Patch `SqlLinkState`: it deletes the messages that a restarted node had received and not answered.
+
+    The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
+    asks for the reply to a deleted message gets Flower's error reply.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    unconfirmed : Unconfirmed
+        Knows the message that will be delivered to the node again. This message is kept.
+    """
+    activate = state.activate_node
+
+    @wraps(activate)
+    def activated(this: Any, node_id: int, heartbeat_interval: float) -> Any:
+        with this.session() as database:
+            done = activate(this, node_id, heartbeat_interval)
+            if done:
+                _give_up(this, database, node_id, unconfirmed.of(node_id))
+        return done
+
+    state.activate_node = activated
+
+
+def _give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
+    sql = importlib.import_module("sqlalchemy")
+    messages = importlib.import_module(_MESSAGES)
+    message, reply = messages.MessageIns, messages.MessageRes
+    sessions = importlib.import_module(_SESSIONS)
+    session, root = sessions.ObjectPushSession, sessions.ObjectPushSessionRoot
+    node = importlib.import_module(_UTILS).uint64_to_int64(node_id)
+    incomplete = (
+        sql.select(root.session_id)
+        .join(session, session.session_id == root.session_id)
+        .join(reply, reply.message_id == root.root_object_id)
+        .where(reply.src_node_id == node, session.pending_count > 0)
+    )
+    for session_id in database.scalars(incomplete).all():
+        state._cleanup_push_session(session_id, cleanup_messages=True)
+    lost = sql.select(message.message_id).where(
+        message.dst_node_id == node,
+        message.delivered_at != "",
+        message.message_id != (kept or ""),
+        message.message_id.not_in(sql.select(reply.reply_to_message_id)),
+    )
+    state.delete_messages(set(database.scalars(lost)))

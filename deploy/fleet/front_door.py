@@ -1,0 +1,352 @@
+"""The front door of the Fleet API: it checks each request before Flower handles the request.
+
+Stock Flower reads a whole request before it can refuse the request, so 1000 requests whose bodies never end
+occupy all its threads. Stock Flower also decompresses requests. The front door authenticates a request by its
+headers before it reads the body, and then checks the size and the content of the body. It limits the requests
+that each node may have under way, and accepts no compressed requests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deploy.fleet import errors, wire
+from deploy.fleet.admission import reply_admission
+from deploy.fleet.admission.refusal_log import RefusalLog
+from deploy.fleet.admission.reply_admission import ReplyAdmission
+from deploy.fleet.sockets import sender
+from deploy.flower.commands import WRONG_CLOCK
+from deploy.flower.deferred_answers import Later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from deploy.fleet.gate.connection_gate import Gate
+
+# The threads of the gRPC server: one for each of the `WAITING_CALLS`, the others for requests that are being
+# answered. Held requests occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
+THREADS = 1000
+# The methods whose requests may be held.
+HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
+# The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four
+# requests for objects (`joined_objects.THREADS`) or one held request for messages.
+CALLS_PER_NODE = 8
+# The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
+# `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
+# wait loses its oldest request.
+WAITING_CALLS = 800
+# s that a thread waits for a node before the request is cancelled; longer while the node sends at least
+# `SLOWEST` bytes of models per second. A body is at most one chunk of an array, and an answer is small.
+WAITING_SECONDS = 120.0
+SLOWEST = 8192  # bytes per second
+CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
+INTERVAL = 1.0  # s between two searches for requests that take too long
+SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
+SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
+
+_ERRORS = "flwr.supercore.error"
+_KEYS = "flwr.supercore.primitives.asymmetric"
+_DATE = "flwr.supercore.date"
+USED = (
+    f"{_ERRORS}:ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED",
+    f"{_ERRORS}:ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED",
+    f"{_KEYS}:bytes_to_public_key",
+    f"{_KEYS}:verify_signature",
+    f"{_DATE}:now",
+    *errors.USED,
+    *reply_admission.USED,
+)
+
+
+class RequestRefused(Exception):  # noqa: N818
+    """A request is refused.
+
+    Parameters
+    ----------
+    reason : str
+        The reason, which is logged.
+    status : str
+        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
+        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
+    answer : str
+        The text that the node receives. (default: the reason)
+    """
+
+    def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.answer = answer or reason
+
+
+class _Waiting(NamedTuple):
+    """A request in which a thread waits for a node."""
+
+    since: float
+    """time.monotonic(), s."""
+    node: int
+    arrived: int
+    """The bytes of models that the node had sent at this time (`Gate.arrived`)."""
+
+
+class FrontDoor:
+    """A gRPC interceptor of the Fleet API that admits only requests of registered nodes.
+
+    Parameters
+    ----------
+    state_factory : LinkStateFactory
+        Returns the SuperLink's state.
+    gate : Gate
+        Learns which requests were admitted or refused, and closes the connections of strangers.
+    largest_object : int
+        The most bytes of a request that holds an object.
+    submit : Callable[[Callable[[], None]], Any]
+        Lets a thread of the server call a function that answers a held request.
+    """
+
+    def __init__(
+        self,
+        state_factory: Any,
+        gate: Gate,
+        largest_object: int,
+        submit: Callable[[Callable[[], None]], Any],
+    ) -> None:
+        self._state_factory = state_factory
+        self._submit = submit
+        self._gate = gate
+        self._replies = ReplyAdmission(state_factory, RequestRefused, gate.arrived)
+        self._methods = {method.path: method.name for method in wire.METHODS.values()}
+        self._largest_object = largest_object
+        self._log = RefusalLog()
+        self._lock = threading.Lock()
+        # The requests under way, by context: when each began, and its node.
+        self._calls: dict[Any, tuple[float, int]] = {}
+        # The requests in which a thread waits for the node, by context
+        self._waiting: dict[Any, _Waiting] = {}
+        self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
+
+    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
+        """Return a request's handler. It gets the body as a stream, so it can refuse before it reads."""
+        grpc = importlib.import_module("grpc")
+        if call.method not in self._methods:
+            return None
+
+        def answer(bodies: Iterator[bytes], context: Any) -> Any:
+            try:
+                return self._answer(continuation, call, bodies, context)
+            except RequestRefused as refused:
+                peer = sender(context)
+                self._log.refused(call.method, str(refused), peer)
+                if refused.status in ("UNAUTHENTICATED", "FAILED_PRECONDITION"):
+                    self._gate.refused(peer)
+                context.abort(grpc.StatusCode[refused.status], refused.answer)
+            except grpc.RpcError:  # the node has hung up
+                raise
+            except Exception as error:
+                if context.code() is None:  # if there is a code, Flower has refused the request
+                    self._log.refused(call.method, f"{type(error).__name__}: {error}", sender(context))
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "The SuperLink cannot answer now")
+                raise
+
+        def answer_later(bodies: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
+            def done(response: bytes) -> None:
+                with self._lock:
+                    _, node = self._calls.get(context, (0.0, 0))  # no entry if the node has hung up
+                with self._wait(context, node):
+                    send(response)  # returns when the node takes the answer
+                send(None)  # the end of the answer
+
+            def failed(error: Exception) -> None:
+                self._log.refused(call.method, f"{type(error).__name__}: {error}", sender(context))
+                context.set_code(grpc.StatusCode.UNAVAILABLE)
+                context.set_details("The SuperLink cannot answer now")
+                send(None)
+
+            response = answer(bodies, context)
+            if isinstance(response, Later):
+                response.run(self._submit, done, failed)
+            else:
+                done(response)
+
+        if self._methods[call.method] not in HELD_METHODS:
+            return grpc.stream_unary_rpc_method_handler(answer)
+        # Because of this attribute, gRPC passes the argument `send`, by which any thread may send the answer
+        # later. gRPC reads the attribute only of functions that answer with a stream. For the node, a stream
+        # of one answer is the same as a single answer.
+        answer_later.experimental_non_blocking = True  # type: ignore[attr-defined]
+        return grpc.stream_stream_rpc_method_handler(answer_later)
+
+    def start(self) -> None:
+        """Start a thread that cancels the requests that exceed `WAITING_SECONDS` or `CALL_SECONDS`."""
+
+        def cancel() -> None:
+            while True:
+                time.sleep(INTERVAL)
+                self._cancel_late()
+
+        threading.Thread(target=cancel, name="late requests", daemon=True).start()
+
+    def _cancel_late(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [
+                context
+                for context, each in self._waiting.items()
+                if now - each.since > WAITING_SECONDS
+                and self._gate.arrived(each.node) - each.arrived < SLOWEST * (now - each.since)
+            ]
+            late += [each for each, (began, _) in self._calls.items() if now - began > CALL_SECONDS]
+        for context in late:
+            context.cancel()
+
+    def _answer(self, continuation: Any, call: Any, bodies: Iterator[bytes], context: Any) -> bytes | Later:
+        key, node = self._authenticate(call)
+        self._gate.admitted(sender(context), node)
+        with self._under_way(node, context):
+            body = self._read(bodies, context, node)
+            method = self._methods[call.method]
+            limit = {
+                "PushObject": self._largest_object,
+                "PushMessages": self._replies.largest_request,
+            }.get(method, SMALL_BODY)
+            if len(body) > limit:
+                reason = f"{len(body)} bytes, and at most {limit} are allowed"
+                if method == "PushMessages":  # the body, which names the message, is not parsed
+                    self._replies.refuse_last(node, f"the list of its objects has {reason}")
+                raise RequestRefused(reason, "PERMISSION_DENIED")
+            handler = continuation(call)
+            try:
+                request = handler.request_deserializer(body)
+            except Exception as error:
+                raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
+            del body
+            if method == "ActivateNode":
+                if request.public_key != key:
+                    raise RequestRefused("Another node's key")
+            elif method != "RegisterNode":  # Flower itself refuses RegisterNode
+                stated = request.node.node_id if hasattr(request, "node") else request.node_id
+                if stated != node:
+                    raise RequestRefused("Invalid node ID")
+            self._replies.check(method, request, node)
+
+            def serialized(response: Any) -> bytes:
+                self._replies.note(method, request, response, node)
+                result: bytes = handler.response_serializer(response)
+                return result
+
+            with errors.translated(context, call.method):
+                response = handler.unary_unary(request, context)
+            return response.then(serialized) if isinstance(response, Later) else serialized(response)
+
+    def _authenticate(self, call: Any) -> tuple[bytes, int]:
+        """Return the key that signed a request, and the id of the node that is registered with the key.
+
+        Raises RequestRefused if the request is not signed by a registered key, or if its time stamp is too
+        old or in the future.
+        """
+        headers = dict(call.invocation_metadata)
+        key, signature = headers.get(wire.PUBLIC_KEY), headers.get(wire.SIGNATURE)
+        time_stamp = headers.get(wire.TIME_STAMP)
+        if not (isinstance(key, bytes) and isinstance(signature, bytes) and isinstance(time_stamp, str)):
+            raise RequestRefused("Missing authentication metadata")
+        keys = importlib.import_module(_KEYS)
+        node = self._state_factory.state().get_node_id_by_public_key(key)
+        if node is None:
+            raise _unknown(self._methods[call.method])
+        try:
+            signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+            age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
+        except (TypeError, ValueError) as error:
+            raise RequestRefused("Invalid timestamp") from error
+        if not signed:
+            raise RequestRefused("Invalid signature")
+        if not wire.NEWEST < age < wire.OLDEST:
+            where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
+            early, late = -wire.NEWEST, wire.OLDEST
+            answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
+            raise RequestRefused("Invalid timestamp", answer=answer)
+        return key, node
+
+    @contextmanager
+    def _under_way(self, node: int, context: Any) -> Iterator[None]:
+        """Count a node's request until it is handled, and the node has received the answer or has hung up.
+
+        If a node hangs up, its request counts until the thread has handled it. Otherwise a node that hangs up
+        again and again could occupy any number of threads.
+
+        Raises RequestRefused if the node already has `CALLS_PER_NODE` requests under way.
+        """
+        with self._lock:
+            if self._per_node[node] >= CALLS_PER_NODE:
+                raise RequestRefused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
+            self._per_node[node] += 1
+            self._calls[context] = time.monotonic(), node
+        # How many of these two events are still to come: the handling ends, and gRPC ends the request.
+        rest = 2
+
+        def over() -> None:
+            nonlocal rest
+            with self._lock:
+                rest -= 1
+                if rest:
+                    return
+                del self._calls[context]
+                self._per_node[node] -= 1
+                if not self._per_node[node]:
+                    del self._per_node[node]
+
+        try:
+            if not context.add_callback(over):
+                over()
+                raise RequestRefused("The node has hung up", "UNAVAILABLE")
+            yield
+        finally:
+            over()
+
+    def _read(self, bodies: Iterator[bytes], context: Any, node: int) -> bytes:
+        with self._wait(context, node):
+            try:
+                return next(bodies)
+            except StopIteration:
+                raise RequestRefused("No request", "INVALID_ARGUMENT") from None
+
+    @contextmanager
+    def _wait(self, context: Any, node: int) -> Iterator[None]:
+        """Count a request as one in which this thread waits for the node."""
+        oldest = None
+        with self._lock:
+            self._waiting[context] = _Waiting(time.monotonic(), node, self._gate.arrived(node))
+            if len(self._waiting) > WAITING_CALLS:
+                # Not the oldest request of all, which may belong to an honest node with a slow uplink
+                most = Counter(each.node for each in self._waiting.values()).most_common(1)[0][0]
+                oldest = next(context for context, each in self._waiting.items() if each.node == most)
+                del self._waiting[oldest]
+        if oldest is not None:
+            oldest.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.pop(context, None)
+
+
+def _unknown(method: str) -> RequestRefused:
+    """Return the refusal of a request with an unknown key.
+
+    For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
+    """
+    codes = importlib.import_module(_ERRORS).ApiErrorCode
+    code = {
+        "ActivateNode": codes.FLEET_NODE_ACTIVATION_FAILED,
+        "RegisterNode": codes.FLEET_SUPERNODE_REGISTRATION_DISABLED,
+    }.get(method)
+    reason = "No SuperNode found with the given public key"
+    if code is None:
+        return RequestRefused(reason)
+    status, answer = errors.translation(code)
+    return RequestRefused(f"{reason} ({int(code)})", status.name, answer)

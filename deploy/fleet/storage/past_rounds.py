@@ -1,0 +1,179 @@
+"""Deletes messages of past rounds, which stock Flower keeps until the run ends.
+
+A message expires after the longest time that its round may take, and most rounds end long before that. Stock
+Flower gives a message to its node until the message expires, so a client that comes back may train for a
+round that is over. A message that nobody fetches, or that has expired, stays in the database with its arrays.
+
+The `group_id` of a message is the number of its round. Here a round is over when the ServerApp sends the
+first message of a later round. Then this module deletes, with their replies and all their objects,
+
+- the messages of past rounds that nobody has received. A message that a client has received is kept until it
+  expires, because the ServerApp learns from late replies how long clients take;
+- the messages of past rounds whose objects the ServerApp has not sent completely. A node that waits for such
+  an object gives up at once;
+- all expired messages of the run, and the messages and replies whose push session has expired. (The objects
+  of a message arrive in a push session.)
+
+A message of a buffered round has a `group_id` such as "buffered 7". The reply may be used in a later round,
+so the message is kept until it expires. But rounds 1 to 6 are over when the first message with this
+`group_id` comes: this module then deletes as above, except unexpired messages of buffered rounds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import threading
+from functools import wraps
+from logging import getLogger
+from typing import Any
+
+from deploy.fleet.storage.statements import AMONG, executor
+
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
+_OBJECTS = "flwr.supercore.state.schema.objectstore_models"
+_DATE = "flwr.supercore.date"
+_UTILS = "flwr.supercore.utils"
+USED = (
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("delete_messages", "session", "object_store")),
+    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
+    f"{_LINK_STATE}:SqlLinkState.store_message_and_object_tree",
+    *(
+        f"{_MESSAGES}:MessageIns.{name}"
+        for name in ("run_id", "group_id", "delivered_at", "created_at", "ttl")
+    ),
+    *(f"{_MESSAGES}:MessageRes.{name}" for name in ("reply_to_message_id", "delivered_at")),
+    *(f"{_SESSIONS}:ObjectPushSession.{name}" for name in ("run_id", "expires_at")),
+    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
+    f"{_OBJECTS}:StoredObject.ref_count",
+    f"{_DATE}:now",
+    f"{_UTILS}:uint64_to_int64",
+)
+_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {AMONG} AND delivered_at = ''"
+_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {AMONG}"
+_ROOTS = f"SELECT object_id FROM objects WHERE object_id {AMONG} AND ref_count = 0"
+_ROUND = re.compile(r"[0-9]{1,18}")
+_BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.buffered_messages.buffered_group`
+
+
+class PastRounds:
+    """Knows the newest round of each run, and deletes messages of earlier rounds."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, int] = {}  # by run: the number of its newest round
+        self._deleted: dict[int, int] = {}  # by run: the round before which messages have been deleted
+        self._lock = threading.Lock()
+
+    def is_past(self, metadata: Any) -> bool:
+        """Tell whether the message with these metadata belongs to a round that is over."""
+        number = _round_of(metadata.group_id)
+        return number is not None and number < self._newest.get(metadata.run_id, 0)
+
+    def delete_in(self, state: Any) -> None:
+        """Let instances of `state` delete the messages of past rounds.
+
+        Parameters
+        ----------
+        state : type
+            Flower's class SqlLinkState.
+        """
+        _delete_objects_too(state)
+        store = state.store_message_and_object_tree
+
+        @wraps(store)
+        def stored(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+            metadata = message.metadata
+            if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
+                self._begin(this, metadata.run_id, number)
+            return store(this, message, object_tree, session_id)
+
+        state.store_message_and_object_tree = stored
+
+    def _begin(self, state: Any, run_id: int, number: int) -> None:
+        with self._lock:
+            self._newest[run_id] = max(self._newest.get(run_id, 0), number)
+            deleted = self._deleted.get(run_id, 0)
+            if number <= deleted:
+                return
+            self._deleted[run_id] = number  # other requests of this round need not delete as well
+        try:
+            _delete_before(state, run_id, number)
+        except Exception as error:  # such as a locked database; the next message tries the deletion again
+            with self._lock:
+                self._deleted[run_id] = deleted
+            getLogger("flwr").warning("Messages before round %d were not deleted: %s", number, error)
+
+
+def _round_of(group_id: str) -> int | None:
+    return int(group_id) if _ROUND.fullmatch(group_id) else None
+
+
+def _begun_by(group_id: str) -> int | None:
+    """Return the round that a `group_id` names, such as 7 for "7" and "buffered 7", or None."""
+    buffered = _BUFFERED.fullmatch(group_id)
+    return int(buffered[1]) if buffered else _round_of(group_id)
+
+
+def _delete_objects_too(state: Any) -> None:
+    """Let `delete_messages` also delete the objects of the messages, and those of their unfetched replies."""
+    delete = state.delete_messages
+
+    @wraps(delete)
+    def deleted(this: Any, message_ins_ids: set[str]) -> None:
+        if not message_ins_ids:
+            return
+        with this.session() as database:
+            execute = executor(database)
+            replies = {name for (name,) in execute(_UNFETCHED, (json.dumps(list(message_ins_ids)),))}
+            pushes = execute(_PUSHES, (json.dumps(list(replies)),)).all() if replies else ()
+            for (session_id,) in pushes:
+                this._cleanup_push_session(session_id, cleanup_messages=False)
+            delete(this, message_ins_ids)
+            for (name,) in execute(_ROOTS, (json.dumps(list(message_ins_ids | replies)),)).all():
+                this.object_store.delete(name)
+
+    state.delete_messages = deleted
+
+
+def _delete_before(state: Any, run_id: int, number: int) -> None:
+    sql, utils = importlib.import_module("sqlalchemy"), importlib.import_module(_UTILS)
+    message = importlib.import_module(_MESSAGES).MessageIns
+    push = importlib.import_module(_SESSIONS).ObjectPushSession
+    root = importlib.import_module(_SESSIONS).ObjectPushSessionRoot
+    now = importlib.import_module(_DATE).now()
+    run = utils.uint64_to_int64(run_id)
+    waiting = sql.select(message.message_id, message.group_id).where(
+        message.run_id == run, message.delivered_at == ""
+    )
+    expired = sql.select(message.message_id).where(
+        message.run_id == run, message.created_at + message.ttl < now.timestamp()
+    )
+    abandoned = sql.select(push.session_id).where(push.run_id == run, push.expires_at <= now)
+    incomplete = (
+        sql.select(push.session_id, message.group_id)
+        .join(root, root.session_id == push.session_id)
+        .join(message, message.message_id == root.root_object_id)
+        .where(message.run_id == run)
+    )
+
+    def is_past(row: Any) -> bool:
+        of = _round_of(row.group_id)
+        return of is not None and of < number
+
+    with state.session() as database:
+        past = {each.message_id for each in database.execute(waiting) if is_past(each)}
+        # A message that a node has received since the `waiting` messages were looked up is not claimed.
+        claim = (
+            sql.update(message)
+            .where(message.message_id.in_(past), message.delivered_at == "")
+            .values(delivered_at="past")
+            .returning(message.message_id)
+        )
+        claimed = set(database.scalars(claim)) if past else set()
+        state.delete_messages(claimed | set(database.scalars(expired)))
+        sessions = {each.session_id for each in database.execute(incomplete) if is_past(each)}
+        for session_id in sessions.union(database.scalars(abandoned)):
+            state._cleanup_push_session(session_id, cleanup_messages=True)

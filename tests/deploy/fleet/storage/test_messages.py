@@ -1,0 +1,266 @@
+"""The state with few statements stores, finds, refuses and deletes the same messages as Flower's own."""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.server.superlink.linkstate.utils import dict_to_message
+from flwr.supercore.constant import NOOP_FEDERATION_ID
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+from flwr.supercore.utils import uint64_to_int64
+from flwr.superlink.federation import NoOpFederationManager
+
+from deploy.fleet.storage import messages, nodes, pushes
+
+RUN, ENDED = 2**64 - 1, 7  # a run that is going on, and one that has ended
+NODES = (2**64 - 2, 5, 6)  # the last one is offline
+STRANGER = 8  # no node has this id
+
+
+class FewStatements(SqlLinkState):
+    """The state with the patches."""
+
+
+for _module in (messages, nodes, pushes):
+    for _name in _module.REPLACED:
+        setattr(FewStatements, _name, getattr(_module, _name))
+FewStatements._check_and_tag_offline_nodes = nodes.tag_offline_nodes(  # type: ignore[method-assign]
+    FewStatements._check_and_tag_offline_nodes
+)
+messages.add_index(FewStatements)
+
+
+def made(kind: type[SqlLinkState], path: Path) -> SqlLinkState:
+    store = SqlObjectStore(str(path), verify=False)
+    store.initialize()
+    state = kind(str(path), NoOpFederationManager(), store)
+    state.initialize()
+    for run, finished in ((RUN, None), (ENDED, "2026-01-01 00:00:00.000000")):
+        run = uint64_to_int64(run)
+        state.query(
+            "INSERT INTO run (run_id, federation_id, primary_task_id) VALUES (:run, :federation, :run)",
+            {"run": run, "federation": NOOP_FEDERATION_ID},
+        )
+        state.query(
+            "INSERT INTO task (task_id, type, run_id, pending_at, finished_at) "
+            "VALUES (:run, 'x', :run, '2026-01-01 00:00:00.000000', :finished)",
+            {"run": run, "finished": finished},
+        )
+    for node in NODES:
+        state.query(
+            "INSERT INTO node (node_id, owner_aid, owner_name, status, registered_at, online_until, "
+            "heartbeat_interval, public_key) VALUES (:node, 'a', 'b', :status, 'then', :until, 30, :key)",
+            {
+                "node": uint64_to_int64(node),
+                "status": "offline" if node == NODES[-1] else "online",
+                "until": 0 if node == NODES[-1] else time.time() + 1000,
+                "key": str(node).encode(),
+            },
+        )
+    return state
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> list[SqlLinkState]:
+    return [made(SqlLinkState, tmp_path / "flower"), made(FewStatements, tmp_path / "few")]
+
+
+def message(
+    number: int, node: int, *, run: int = RUN, to: str = "", ttl: float = 900.0, age: float = 0.0
+) -> Message:
+    """Return a message to a node, or the reply of a node to the message with the id `to`."""
+    ends = (node, SUPERLINK_NODE_ID) if to else (SUPERLINK_NODE_ID, node)
+    return dict_to_message(
+        {
+            "run_id": run,
+            "message_id": f"{number:064x}",
+            "src_node_id": ends[0],
+            "dst_node_id": ends[1],
+            "reply_to_message_id": to,
+            "group_id": "1",
+            "created_at": 1.8e9 + number - age,
+            "ttl": ttl,
+            "message_type": "train",
+            "content": None,
+            "error": None,
+            "delivered_at": "",
+        }
+        | {"content": b""}
+    )
+
+
+def shown(found: Message) -> tuple[Any, ...]:
+    """Return what two states must agree on. A state makes its errors itself, at its own time."""
+    metadata, error = found.metadata, found.error if found.has_error() else None
+    own = (metadata.message_id, metadata.created_at, metadata.ttl) if error is None else ()
+    ends = metadata.src_node_id, metadata.dst_node_id
+    kind = (error.code, error.reason) if isinstance(error, Error) else RecordDict
+    return (metadata.reply_to_message_id, metadata.run_id, metadata.group_id, *ends, *own, kind)
+
+
+def rows(state: SqlLinkState) -> list[Any]:
+    """Return all messages and the online nodes in the database; of a delivery only whether it has been."""
+    found: list[Any] = []
+    for table in ("message_ins", "message_res"):
+        for row in state.query(f"SELECT * FROM {table} ORDER BY message_id"):
+            found.append(row | {"delivered_at": bool(row["delivered_at"])})
+    return found
+
+
+def compared(states: list[SqlLinkState], results: list[Any]) -> None:
+    assert results[0] == results[1]
+    assert rows(states[0]) == rows(states[1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_are_stored_delivered_and_answered_as_in_flower(
+    states: list[SqlLinkState], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.server.superlink.linkstate import sql_linkstate
+    from flwr.server.utils import validator
+
+    chance = random.Random(seed)
+    clock = 1.8e9 + 10.0
+    real = sql_linkstate.now
+
+    def now() -> Any:
+        return real().fromtimestamp(clock, tz=real().tzinfo)
+
+    monkeypatch.setattr(sql_linkstate, "now", now)
+    monkeypatch.setattr(validator, "now", now)
+    for state in states:
+        state.query("UPDATE node SET online_until = :t WHERE online_until > 0", {"t": 1.8e9 + 200})
+    sent: list[tuple[str, int]] = []
+    outcomes: set[str] = set()
+    for number in range(150):
+        clock += chance.random() * 2
+        action = chance.choice(("send", "send", "claim", "reply", "reply", "replies", "find", "delete"))
+        node = chance.choice((*NODES, STRANGER) if action == "send" else NODES[:2])
+        some = chance.sample(sent, min(len(sent), 3))
+        results: list[Any] = []
+        for state in states:
+            if action == "send":
+                run = ENDED if number % 9 == 0 else RUN
+                ttl = 20.0 if number % 3 else 900.0
+                results.append(state.store_message_ins(message(number, node, run=run, ttl=ttl)))
+            elif action == "claim":
+                limit = None if number % 2 else 1
+                claimed = state.get_message_ins(node, limit, run_id=RUN if number % 5 == 0 else None)
+                results.append(list(map(shown, claimed)))
+            elif action == "reply" and some:
+                to, owner = some[0]
+                src = node if number % 7 == 0 else owner  # an answer of another node is refused
+                run = ENDED if number % 11 == 0 else RUN
+                ttl = 9000.0 if number % 13 == 0 else 1.0 if number % 3 == 0 else 15.0
+                age = -max(0.0, clock - 1.8e9 - number)  # it is made now
+                results.append(
+                    state.store_message_res(message(number, src, run=run, to=to, ttl=ttl, age=age))
+                )
+            elif action == "replies":
+                asked = {name for name, _ in some[number % 3 :]} | ({"f" * 64} if number % 4 == 0 else set())
+                results.append(sorted(map(shown, state.get_message_res(asked, RUN)), key=str))
+            elif action == "find":
+                results.append([state.get_valid_message_ins(name) is None for name, _ in some])
+            elif action == "delete" and number % 3 == 0:
+                state.delete_messages({name for name, _ in some})
+                results.append(None)
+            else:
+                results.append(None)
+        if action == "send" and results[0] is not None:
+            sent.append((results[0], node))
+        outcomes.add(f"{action} {bool(results[0])}")
+        compared(states, results)
+    wanted = {
+        f"{action} {done}" for action in ("send", "claim", "reply", "replies") for done in (True, False)
+    }
+    assert outcomes >= wanted
+
+
+def test_a_message_or_reply_that_is_sent_again_is_stored_once(states: list[SqlLinkState]) -> None:
+    now = 1.8e9
+    results: list[Any] = []
+    for state in states:
+        asked = message(1, NODES[0], age=now - time.time())
+        found: list[Any] = [state.store_message_ins(asked) for _ in range(2)]
+        reply = message(2, NODES[0], to=found[0], ttl=100.0, age=now - time.time())
+        other = message(3, NODES[0], to=found[0], ttl=100.0, age=now - time.time())
+        found += [state.store_message_res(each) for each in (reply, reply, other)]
+        # An id with a NUL character is another id.
+        disguised = message(4, NODES[0], to=f"{found[0]}\0", ttl=100.0, age=now - time.time())
+        found += [state.store_message_res(disguised), state.get_valid_message_ins(f"{found[0]}\0")]
+        results.append(found)
+        assert (
+            len(state.query("SELECT * FROM message_res"))
+            == len(state.query("SELECT * FROM message_ins"))
+            == 1
+        )
+    assert results[0] == results[1]
+    assert results[0][2] == results[0][3] is not None
+    assert results[0][4:] == [None, None, None]
+
+
+def test_replies_to_messages_of_another_run_are_not_given(states: list[SqlLinkState]) -> None:
+    for state in states:
+        sent = state.store_message_ins(message(1, NODES[0], age=1.8e9 - time.time()))
+        assert sent is not None
+        with pytest.raises(ValueError, match="invalid IDs"):
+            state.get_message_res({sent}, ENDED)
+
+
+def test_nodes_heartbeats_and_keys_are_found_as_in_flower(states: list[SqlLinkState]) -> None:
+    results: list[Any] = []
+    for state in states:
+        found: list[Any] = [state.acknowledge_node_heartbeat(node, 30.0) for node in (*NODES, STRANGER)]
+        state.query("UPDATE node SET status = 'unregistered' WHERE node_id = 5")
+        state.query(
+            "UPDATE node SET online_until = 1000.5 WHERE node_id = :id", {"id": uint64_to_int64(NODES[0])}
+        )
+        found += [state.acknowledge_node_heartbeat(5, 30.0)]
+        found += [state.get_node_id_by_public_key(str(node).encode()) for node in (*NODES, STRANGER)]
+        for selected in ({}, {"node_ids": NODES[:2]}, {"statuses": ["online"]}, {"owner_aids": []}):
+            nodes = [
+                (each.node_id, each.status, each.public_key, each.last_deactivated_at)
+                for each in state.get_node_info(**selected)
+            ]  # type: ignore[arg-type]
+            found.append(sorted(nodes))
+        found.append(state.get_nodes(RUN))
+        results.append(found)
+    assert results[0] == results[1]
+    assert results[0][0:4] == [True, True, True, False]
+    assert results[0][-1] == {NODES[-1]}  # its heartbeat brought it back; the first one's has expired
+
+
+def test_push_sessions_are_kept_as_in_flower(states: list[SqlLinkState]) -> None:
+    tree = ObjectTree(object_id=f"{1:064x}", children=[ObjectTree(object_id=f"{2:064x}")])
+    results: list[Any] = []
+    for state in states:
+        first, second = state.start_session(RUN), state.start_session(RUN)
+        found: list[Any] = [sorted(state.preregister_object_tree(tree, first))]
+        found.append(sorted(state.preregister_object_tree(tree, second)))  # takes over the objects
+        with pytest.raises(ValueError, match="Unknown object push session"):
+            state.preregister_object_tree(tree, "none")
+        names = {first: "first", second: "second"}
+        for table in ("object_push_sessions", "object_push_session_roots", "object_push_session_pending"):
+            for row in state.query(f"SELECT * FROM {table}"):
+                row["session_id"] = names[row["session_id"]]
+                if "expires_at" in row:
+                    row["expires_at"] = len(row["expires_at"]), row["expires_at"][:13]
+                found.append(sorted(row.items()))
+        results.append(found)
+    assert results[0] == results[1]
+
+
+def test_a_nodes_next_message_is_found_by_the_index(states: list[SqlLinkState]) -> None:
+    with states[1].session() as session:
+        explain = session.connection().exec_driver_sql
+        for claim in (messages._CLAIM_FIRST, messages._CLAIM_ALL):
+            parameters = ("now", 5, 0.0, 1)[: claim.count("?")]
+            plan = [row[3] for row in explain(f"EXPLAIN QUERY PLAN {claim}", parameters)]
+            assert any("cohort_waiting (dst_node_id=?)" in step for step in plan)
+            assert not any(step.startswith("SCAN") for step in plan)

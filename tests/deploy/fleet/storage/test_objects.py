@@ -1,0 +1,139 @@
+"""The store with few statements keeps the same objects as Flower's own store, and refuses the same."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_object_id
+from flwr.supercore.object_store import NoObjectInStoreError
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+
+from deploy.fleet.storage import objects, transactions
+
+RUN = 2**64 - 1  # the largest id of a run
+
+
+class FewStatements(SqlObjectStore):
+    """The store with the patches."""
+
+    preregister = objects.preregister
+    get_object_tree = objects.get_object_tree
+    delete = objects.delete
+    put = objects.put
+    get = objects.get
+    _lock_objectstore_mutation = objects._lock
+
+
+objects.add_indexes(FewStatements)
+transactions.take_turns(FewStatements)
+
+
+@pytest.fixture
+def stores() -> list[SqlObjectStore]:
+    found: list[SqlObjectStore] = [SqlObjectStore(":memory:"), FewStatements(":memory:")]
+    for each in found:
+        each.initialize()
+    return found
+
+
+def content(number: int) -> bytes:
+    return b"ArrayChunk  4\x00" + number.to_bytes(4, "big")
+
+
+def name(number: int) -> str:
+    return get_object_id(content(number))
+
+
+def tree(number: int, children: list[ObjectTree]) -> ObjectTree:
+    return ObjectTree(object_id=name(number), children=children)
+
+
+def shape(found: ObjectTree) -> object:
+    return found.object_id, sorted(map(shape, found.children), key=str)  # type: ignore[type-var]
+
+
+def state(store: SqlObjectStore, numbers: range) -> list[object]:
+    """Return all that the store knows about some objects."""
+    known: list[object] = [len(store)]
+    for number in numbers:
+        counted = store.query("SELECT ref_count FROM objects WHERE object_id = :id", {"id": name(number)})
+        known += [store.get(name(number)), [row["ref_count"] for row in counted]]
+        if name(number) in store:
+            known.append(shape(store.get_object_tree(name(number))))
+        else:
+            with pytest.raises(NoObjectInStoreError):
+                store.get_object_tree(name(number))
+    known.append(store.query("SELECT count(*) AS n FROM run_objects")[0]["n"])
+    known.append(store.query("SELECT count(*) AS n FROM object_children")[0]["n"])
+    return known
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(
+    stores: list[SqlObjectStore], seed: int
+) -> None:
+    chance = random.Random(seed)
+    # Objects with a greater number contain objects with smaller numbers, so each object has fixed children.
+    trees = [tree(number, []) for number in range(4)]
+    for number in range(4, 12):
+        trees.append(tree(number, chance.sample(trees[-4:], chance.randint(1, 3))))
+    for _ in range(20):
+        action, number = chance.choice(("preregister", "put", "delete")), chance.randrange(12)
+        results = []
+        for store in stores:
+            if action == "preregister":
+                results.append(set(store.preregister(RUN, trees[number])))
+            elif action == "delete":
+                store.delete(name(number))
+            elif name(number) in store:
+                store.put(name(number), content(number))
+            else:
+                with pytest.raises(NoObjectInStoreError):
+                    store.put(name(number), content(number))
+        assert results[:1] == results[1:]
+        assert state(stores[0], range(12)) == state(stores[1], range(12))
+
+
+def test_other_children_the_same_child_twice_and_false_names_are_refused(
+    stores: list[SqlObjectStore],
+) -> None:
+    for store in stores:
+        store.preregister(RUN, tree(2, [tree(0, [])]))
+        for wrong in (
+            tree(2, [tree(1, [])]),
+            tree(2, []),
+            tree(3, [tree(1, []), tree(1, [])]),
+            ObjectTree(object_id="x"),
+        ):
+            with pytest.raises(ValueError, match=r"children|Invalid object ID"):
+                store.preregister(RUN, wrong)
+        assert len(store) == 2  # a refused tree leaves nothing
+        for text in (content(1), b"no object"):
+            with pytest.raises(ValueError, match="hash"):
+                store.put(name(0), text)
+
+
+def test_a_deep_and_wide_tree_takes_few_statements(
+    stores: list[SqlObjectStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores[1]
+    leaves = [tree(number, []) for number in range(2000)]  # more than a statement may have parameters
+    whole = tree(2001, [tree(2000, leaves)])
+    statements: list[str] = []
+    executor = objects.executor
+
+    def counting(session: Any) -> Callable[..., Any]:
+        def execute(statement: str, values: Any = ()) -> Any:
+            statements.append(statement)
+            return executor(session)(statement, values)
+
+        return execute
+
+    monkeypatch.setattr(objects, "executor", counting)
+    assert len(store.preregister(RUN, whole)) == 2002
+    assert shape(store.get_object_tree(name(2001))) == shape(whole)
+    store.delete(name(2001))
+    assert len(store) == 0
+    assert 5 < len(statements) < 30

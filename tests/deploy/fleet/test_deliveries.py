@@ -1,0 +1,233 @@
+"""A node gets a message again until it confirms it; a ServerApp finds a reply once it is complete."""
+
+import importlib
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import MetricRecord
+
+from deploy.fleet import deliveries
+from deploy.fleet.storage.past_rounds import PastRounds
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
+
+NODE, OTHER, BANNED = 11, 12, 13
+
+
+class Servicer:
+    """Hands out each message once."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, list[Any]] = {}
+        self.confirmed: list[str] = []
+
+    def PullMessages(self, asked: Any, context: Any) -> Any:  # noqa: N802
+        waiting = self.messages.get(asked.node.node_id, [])
+        return SimpleNamespace(messages_list=[waiting.pop(0)] if waiting else [])
+
+    def ConfirmMessageReceived(self, request: Any, context: Any) -> None:  # noqa: N802
+        self.confirmed.append(request.message_object_id)
+
+    def send(self, node: int, text: str, *, ttl: float = 100.0) -> None:
+        metadata = SimpleNamespace(message_id=text, created_at=time.time(), ttl=ttl, run_id=1, group_id="")
+        self.messages.setdefault(node, []).append(SimpleNamespace(metadata=metadata))
+
+    def asked_by(self, node: int) -> list[str]:
+        response = self.PullMessages(SimpleNamespace(node=SimpleNamespace(node_id=node)), None)
+        return [message.metadata.message_id for message in response.messages_list]
+
+    def confirmed_by(self, node: int, text: str) -> None:
+        request = SimpleNamespace(node=SimpleNamespace(node_id=node), message_object_id=text)
+        self.ConfirmMessageReceived(request, None)
+
+
+@pytest.fixture
+def servicer() -> Servicer:
+    class OwnServicer(Servicer):
+        pass
+
+    deliveries.Unconfirmed(PastRounds()).deliver_again(OwnServicer)
+    return OwnServicer()
+
+
+def test_a_message_is_delivered_until_its_node_confirms_it(servicer: Servicer) -> None:
+    servicer.send(NODE, "first")
+    servicer.send(NODE, "second")
+    servicer.send(OTHER, "another")
+    assert servicer.asked_by(NODE) == ["first"]
+    assert servicer.asked_by(OTHER) == ["another"]
+    assert servicer.asked_by(NODE) == ["first"]  # the answer was lost
+    servicer.confirmed_by(NODE, "first")
+    assert servicer.confirmed == ["first"]
+    assert servicer.asked_by(NODE) == ["second"]
+    servicer.confirmed_by(NODE, "second")
+    assert servicer.asked_by(NODE) == []
+    assert servicer.asked_by(OTHER) == ["another"]
+
+
+def test_a_message_that_cannot_be_received_is_given_up(servicer: Servicer) -> None:
+    servicer.send(NODE, "broken")
+    servicer.send(NODE, "next")
+    received = [servicer.asked_by(NODE) for _ in range(deliveries.ATTEMPTS + 1)]
+    assert received == [["broken"]] * deliveries.ATTEMPTS + [["next"]]
+
+
+def test_a_message_that_has_expired_is_not_delivered_again(servicer: Servicer) -> None:
+    servicer.send(NODE, "old", ttl=0.0)
+    assert servicer.asked_by(NODE) == ["old"]
+    assert servicer.asked_by(NODE) == []
+
+
+# --- replies -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unconfirmed() -> deliveries.Unconfirmed:
+    return deliveries.Unconfirmed(PastRounds())
+
+
+@pytest.fixture
+def state(tmp_path: Path, unconfirmed: deliveries.Unconfirmed) -> Iterator[Any]:
+    """The SuperLink's own state, without Flower's own checks of messages and nodes."""
+    kind = importlib.import_module(deliveries._LINK_STATE).SqlLinkState
+    store = importlib.import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore
+    sql = importlib.import_module("sqlalchemy")
+    reply = importlib.import_module(deliveries._MESSAGES).MessageRes
+
+    class State(kind):  # type: ignore[misc, valid-type]
+        def get_message_res(self, message_ids: set[str], run_id: int) -> list[Any]:
+            claimed = (
+                sql.update(reply)
+                .where(reply.reply_to_message_id.in_(message_ids), reply.delivered_at == "")
+                .values(delivered_at="now")
+                .returning(reply.message_id)
+            )
+            with self.session() as database:
+                found = sorted(database.scalars(claimed))
+            return [SimpleNamespace(metadata=SimpleNamespace(message_id=each)) for each in found]
+
+        def store_reply(self, to: str, parts: int, node: int = NODE) -> str:
+            """Store the reply "re: TO", of which so many parts are missing; return the id of its push."""
+            root = importlib.import_module(deliveries._SESSIONS).ObjectPushSessionRoot
+            session: str = self.start_session(1)
+            with self.session() as database:
+                database.execute(sql.text("PRAGMA foreign_keys = OFF"))
+                new = {"message_id": f"re: {to}", "reply_to_message_id": to, "delivered_at": ""}
+                new |= {"src_node_id": node}
+                database.execute(sql.insert(reply).values(new))
+                database.execute(sql.insert(root).values(session_id=session, root_object_id=f"re: {to}"))
+            self.set_push(session, pending_count=parts)
+            return session
+
+        def set_push(self, session: str, **values: Any) -> None:
+            push = importlib.import_module(deliveries._SESSIONS).ObjectPushSession
+            with self.session() as database:
+                database.execute(sql.update(push).where(push.session_id == session).values(values))
+
+        def found(self, *ids: str) -> list[str]:
+            return [each.metadata.message_id for each in self.get_message_res(set(ids), 1)]
+
+        def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+            return node_id != BANNED
+
+        def store_message(self, message_id: str, node: int, *, delivered: bool = True) -> None:
+            message = importlib.import_module(deliveries._MESSAGES).MessageIns
+            new = {"message_id": message_id, "dst_node_id": node, "delivered_at": "now" if delivered else ""}
+            with self.session() as database:
+                database.execute(sql.insert(message).values(new))
+
+        def messages(self) -> list[str]:
+            message = importlib.import_module(deliveries._MESSAGES).MessageIns
+            with self.session() as database:
+                return sorted(database.scalars(sql.select(message.message_id)))
+
+        failures = 0
+
+        def store_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+            if self.failures:
+                self.failures -= 1
+                return False
+            return bool(super().store_object(run_id, session_id, object_id, content))
+
+        def expect_part(self, session: str, object_id: str) -> None:
+            schema = importlib.import_module(deliveries._SESSIONS)
+            with self.session() as database:
+                new = {"session_id": session, "object_id": object_id}
+                database.execute(sql.insert(schema.ObjectPushSessionPending).values(new))
+                part = {"object_id": object_id, "content": b"", "is_available": 0, "ref_count": 0}
+                objects = importlib.import_module("flwr.supercore.object_store.sql_object_store")
+                database.execute(sql.insert(objects.StoredObject).values(part))
+
+    deliveries.hand_out_complete_replies(State)
+    deliveries.store_parts_again(State)
+    deliveries.give_up_messages_of_restarted_nodes(State, unconfirmed)
+    path = str(tmp_path / "state.db")
+    objects = store(path)
+    objects.initialize()
+    state = State(path, SimpleNamespace(), objects)
+    state.initialize()
+    yield state
+    for each in (state, objects):
+        each._engine.dispose()
+
+
+def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:
+    push = state.store_reply("a", 2)
+    state.store_reply("b", 0)
+    assert state.found("a", "b", "c") == ["re: b"]
+    assert state.found("a", "b", "c") == []
+    state.set_push(push, pending_count=0)
+    assert state.found("a", "b", "c") == ["re: a"]
+    assert state.found("a", "b", "c") == []
+
+
+def test_a_reply_whose_push_has_expired_is_found(state: Any) -> None:
+    push = state.store_reply("a", 2)
+    assert state.found("a") == []
+    now = importlib.import_module(deliveries._DATE).now()
+    state.set_push(push, expires_at=now - timedelta(seconds=1))
+    assert state.found("a") == ["re: a"]
+
+
+def test_a_node_that_restarts_gives_up_what_it_received_before(
+    state: Any, unconfirmed: deliveries.Unconfirmed
+) -> None:
+    for name in ("confirmed", "half replied", "replied", "unconfirmed"):
+        state.store_message(name, NODE)
+    state.store_message("waiting", NODE, delivered=False)
+    state.store_message("another's", OTHER)
+    state.store_reply("half replied", 2)
+    state.store_reply("replied", 0)
+    state.store_reply("another's half", 2, node=OTHER)
+    before = state.messages()
+    servicer = type("OwnServicer", (Servicer,), {})
+    unconfirmed.deliver_again(servicer)
+    this = servicer()
+    this.send(NODE, "unconfirmed")
+    assert this.asked_by(NODE) == ["unconfirmed"]
+    assert not state.activate_node(BANNED, 30.0)
+    assert state.messages() == before
+    assert state.activate_node(NODE, 30.0)
+    assert state.messages() == ["another's", "replied", "unconfirmed", "waiting"]
+    assert state.found("half replied", "replied") == ["re: replied"]
+    this.confirmed_by(NODE, "unconfirmed")
+    assert state.activate_node(NODE, 30.0)
+    assert state.messages() == ["another's", "replied", "waiting"]
+
+
+def test_a_part_is_stored_in_spite_of_a_locked_database_and_may_be_pushed_twice(state: Any) -> None:
+    push = state.store_reply("a", 2)
+    record = MetricRecord({"loss": 1.0})
+    content, part = record.deflate(), record.object_id
+    state.expect_part(push, part)
+    state.failures = deliveries.ATTEMPTS - 1
+    assert state.store_object(1, push, part, content)
+    assert state.failures == 0
+    assert state.object_store.get(part) == content
+    assert state.store_object(1, push, part, content)  # the answer was lost
+    assert not state.store_object(1, push, "0" * 64, content)  # nobody expects it

@@ -1,0 +1,306 @@
+"""A held request is answered as soon as a whole message is there, and no message is lost."""
+
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploy.fleet import held_requests
+from deploy.flower.deferred_answers import Later
+from deploy.processes.groups import wait_until
+
+ONE, TWO, RUN = 11, 12, 1  # nodes, and a run
+
+
+class Store:
+    """Stores messages by node, and replies, as the SuperLink's state does."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, list[str]] = {}
+        self.pulls = 0
+
+    def store_message_and_object_tree(
+        self, message: Any, missing: list[str], session_id: str
+    ) -> tuple[bool, list[str]]:
+        self.messages.setdefault(message.metadata.dst_node_id, []).append(message.text)
+        return True, missing
+
+    def store_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+        return content != b"refused"
+
+    def send(self, node: int, text: str, *, missing: tuple[str, ...] = (), session: str = "s") -> None:
+        metadata = SimpleNamespace(dst_node_id=node, run_id=RUN)
+        message = SimpleNamespace(metadata=metadata, text=text)
+        self.store_message_and_object_tree(message, list(missing), session)
+
+    def send_part(self, name: str, *, session: str = "s", content: bytes = b"") -> None:
+        self.store_object(RUN, session, name, content)
+
+    def wait_for_pulls(self, count: int) -> None:
+        """Wait until messages have been looked up that many times."""
+        assert wait_until(lambda: self.pulls == count, 30)
+
+
+class Servicer:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def PullMessages(self, asked: Any, context: Any) -> Any:  # noqa: N802
+        self.store.pulls += 1
+        return SimpleNamespace(messages_list=self.store.messages.pop(asked.node.node_id, []))
+
+
+class Call:
+    """The server's side of a gRPC call."""
+
+    def __init__(self, *, active: bool = True) -> None:
+        self.active = active
+        self.over: Callable[[], None] = lambda: None
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.over = callback
+        return self.active
+
+
+class Asking(threading.Thread):
+    """A node that requests messages."""
+
+    def __init__(self, servicer: Servicer, node: int) -> None:
+        super().__init__(daemon=True)
+        self.call = Call()
+        self.seconds = float("inf")
+        self.messages: list[str] | None = None
+        self._servicer, self._node = servicer, node
+        self.start()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        answer = self._servicer.PullMessages(asked_by(self._node), self.call)
+        self.messages = list((answer.wait() if isinstance(answer, Later) else answer).messages_list)
+        self.seconds = time.monotonic() - began
+
+
+def asked_by(node: int) -> Any:
+    return SimpleNamespace(node=SimpleNamespace(node_id=node))
+
+
+@pytest.fixture
+def servicer() -> Servicer:
+    class OwnStore(Store):
+        pass
+
+    class OwnServicer(Servicer):
+        pass
+
+    held = held_requests.HeldRequests()
+    held.notice_messages_in(OwnStore)
+    held.hold_for_nodes(OwnServicer)
+    return OwnServicer(OwnStore())
+
+
+def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
+    one, two = Asking(servicer, ONE), Asking(servicer, TWO)
+    servicer.store.wait_for_pulls(2)
+    assert one.messages is None
+    servicer.store.send(TWO, "hello")
+    two.join(10)
+    assert two.messages == ["hello"]
+    assert one.messages is None
+    assert servicer.store.pulls == 3  # no lookup without a reason
+    servicer.store.send(ONE, "too")
+    one.join(10)
+    assert one.messages == ["too"]
+
+
+def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer: Servicer) -> None:
+    servicer.store.send(ONE, "hello")
+    for text in ("hello", "again"):
+        asking = Asking(servicer, ONE)
+        asking.join(10)
+        assert asking.messages == [text]
+        assert asking.seconds < held_requests.HOLD / 2
+        servicer.store.send(ONE, "again")
+
+
+def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer) -> None:
+    one, two = Asking(servicer, ONE), Asking(servicer, TWO)
+    servicer.store.wait_for_pulls(2)
+    servicer.store.send(ONE, "hello", missing=("model", "config"))
+    servicer.store.send(TWO, "too", missing=("model",))  # the model is sent once
+    servicer.store.send_part("config")
+    servicer.store.send_part("model", session="another")
+    servicer.store.send_part("model", content=b"refused")
+    time.sleep(0.2)
+    assert one.messages is two.messages is None
+    assert servicer.store.pulls == 2
+    servicer.store.send_part("model")
+    for asking, text in ((one, "hello"), (two, "too")):
+        asking.join(10)
+        assert asking.messages == [text]
+
+
+def test_a_part_without_a_session_name_is_noticed(servicer: Servicer) -> None:
+    asking = Asking(servicer, ONE)
+    servicer.store.wait_for_pulls(1)
+    servicer.store.send(ONE, "hello", missing=("model",))
+    servicer.store.send_part("model", session="")  # by a SuperNode of an earlier version
+    asking.join(10)
+    assert asking.messages == ["hello"]
+
+
+def test_the_number_of_remembered_incomplete_messages_is_limited(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_requests, "MAX_INCOMPLETE", 2)
+    asking = Asking(servicer, ONE)
+    servicer.store.wait_for_pulls(1)
+    servicer.store.send(ONE, "hello", missing=("model",), session="a")
+    servicer.store.send(TWO, "hello", missing=("model",), session="b")
+    time.sleep(0.1)
+    assert asking.messages is None
+    servicer.store.send(TWO, "hello", missing=("model",), session="c")
+    asking.join(10)
+    assert asking.messages == ["hello"]
+
+
+def test_a_receiver_without_messages_causes_no_lookup_until_one_arrives(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_requests, "HOLD", 0.2)
+    Asking(servicer, ONE).join(10)
+    assert servicer.store.pulls == 2  # when the request arrives and when its time is over
+    Asking(servicer, ONE).join(10)
+    assert servicer.store.pulls == 3  # only when its time is over
+    monkeypatch.setattr(held_requests, "HOLD", 20.0)
+    servicer.store.send(ONE, "hello")
+    asking = Asking(servicer, ONE)
+    asking.join(10)
+    assert asking.messages == ["hello"]
+    assert servicer.store.pulls == 4
+
+
+def test_a_request_is_held_for_a_limited_time(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_requests, "HOLD", 0.2)
+    asking = Asking(servicer, ONE)
+    asking.join(5)
+    assert asking.messages == []
+    assert 0.2 <= asking.seconds < 2
+
+
+def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
+    servicer: Servicer,
+) -> None:
+    old = Asking(servicer, ONE)
+    servicer.store.wait_for_pulls(1)
+    new = Asking(servicer, ONE)
+    old.join(10)
+    assert old.messages == []
+    gone = Asking(servicer, TWO)
+    servicer.store.wait_for_pulls(2)  # not for the new request: the last lookup found nothing
+    gone.call.over()
+    gone.join(10)
+    assert gone.messages == []
+    for node in (ONE, TWO):
+        servicer.store.send(node, "hello")
+    new.join(10)
+    assert new.messages == ["hello"]
+    assert servicer.store.messages == {TWO: ["hello"]}
+
+
+def test_a_held_request_of_a_node_occupies_no_thread(servicer: Servicer) -> None:
+    answers: list[list[str]] = []
+    nodes = range(10, 2010)  # 1 is the SuperLink itself
+    threads = threading.active_count()
+    with ThreadPoolExecutor(2) as pool:
+        for node in nodes:
+            request = servicer.PullMessages(asked_by(node), Call())
+            assert isinstance(request, Later)
+            request.run(pool.submit, lambda answer: answers.append(answer.messages_list), pytest.fail)
+        assert threading.active_count() <= threads + 1  # the alarms
+        for node in nodes:
+            servicer.store.send(node, str(node))
+        assert wait_until(lambda: len(answers) == 2000, 30)
+    assert sorted(answers) == sorted([str(node)] for node in nodes)
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a ServerApp's access to the SuperLink: `pull(ids)` returns the replies and the seconds taken."""
+    monkeypatch.setattr(held_requests, "LOOK", 20.0)
+    monkeypatch.setattr(held_requests, "GATHER", 10.0)
+
+    class OwnStore(Store):
+        pass
+
+    store = OwnStore()
+
+    def look(asked: Any, state: Store, task: Any) -> Any:
+        store.pulls += 1
+        here = store.messages.get(superlink(), [])
+        found = [text for text in here if text in asked.message_ids]
+        here[:] = [text for text in here if text not in found]
+        return SimpleNamespace(messages_list=found)
+
+    handlers = SimpleNamespace(pull_messages=look)
+    held = held_requests.HeldRequests()
+    held.notice_messages_in(OwnStore)
+    held.hold_for_apps(handlers)
+
+    def pull(*ids: str) -> tuple[list[str], float]:
+        began = time.monotonic()
+        response = handlers.pull_messages(
+            SimpleNamespace(message_ids=list(ids)), store, SimpleNamespace(run_id=RUN)
+        )
+        return list(response.messages_list), time.monotonic() - began
+
+    def reply(*ids: str, after: float = 0.0) -> None:
+        for each in ids:
+            threading.Timer(after, store.send, (superlink(), each)).start()
+
+    return SimpleNamespace(store=store, pull=pull, reply=reply)
+
+
+def superlink() -> int:
+    node: int = importlib.import_module(held_requests._CONSTANTS).SUPERLINK_NODE_ID
+    return node
+
+
+def test_replies_that_arrive_together_are_returned_together(app: Any) -> None:
+    app.reply("a", after=0.5)
+    app.reply("b", after=0.6)
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["a", "b"]
+    assert seconds < 5  # no longer than until all have arrived
+    assert app.store.pulls == 2
+
+
+def test_a_reply_waits_for_the_others_for_a_short_time_only(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_requests, "GATHER", 0.3)
+    app.reply("a", after=0.5)
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["a"]
+    assert 0.75 < seconds < 10
+    monkeypatch.setattr(held_requests, "LOOK", 0.6)
+    replies, seconds = app.pull("b")
+    assert replies == []
+    assert seconds > 0.55
+    assert app.store.pulls == 3  # only when its time was over: the last lookup found nothing
+
+
+def test_a_reply_that_arrived_before_it_was_requested_is_returned_at_once(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.store.send(superlink(), "b")
+    with monkeypatch.context() as shortly:
+        shortly.setattr(held_requests, "LOOK", 0.2)
+        assert app.pull("a")[0] == []
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["b"]
+    assert seconds < 5

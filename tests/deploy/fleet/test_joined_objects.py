@@ -1,0 +1,315 @@
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_object_contents_from_iterable,
+)
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+from flwr.supernode.servicer.runtime import runtime_handlers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.fleet import joined_objects
+from deploy.fleet.joined_objects import ENOUGH, MOST, join, split
+from tests.support.fleet import App, SuperLink
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_what_is_joined_is_split_again(contents: list[bytes]) -> None:
+    assert split(join(contents)) == contents
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.data())
+def test_joined_contents_that_are_cut_off_are_refused(contents: list[bytes], data: Any) -> None:
+    joined = join(contents)
+    ends = np.cumsum([0, *(8 + len(each) for each in contents)])
+    length = data.draw(st.integers(1, len(joined) - 1).filter(lambda end: end not in ends))
+    with pytest.raises(ValueError, match="a length says"):
+        split(joined[:length])
+
+
+class AbortedError(Exception):
+    pass
+
+
+class Context:
+    def abort(self, code: Any, reason: str) -> None:
+        raise AbortedError(reason)
+
+
+class Servicer:
+    """Answers requests for single objects, as Flower's servicer."""
+
+    def __init__(self, **contents: bytes) -> None:
+        self.contents = contents
+        self.requests = 0
+        self.state_factory = SimpleNamespace(state=lambda: None)
+
+    def PullObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
+        content = self.contents.get(asked.object_id)
+        return SimpleNamespace(
+            object_found=content is not None, object_available=bool(content), object_content=content or b""
+        )
+
+    def PushObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
+        known = asked.object_id in self.contents and asked.session_id == "session"
+        if known:
+            self.contents[asked.object_id] = asked.object_content
+        return SimpleNamespace(stored=known)
+
+
+class Joining(Servicer):
+    pass
+
+
+joined_objects.answer_nodes(Joining)
+
+
+def loop() -> Any:
+    loop = SimpleNamespace(
+        pull_objects=pull_objects, push_object_contents_from_iterable=push_object_contents_from_iterable
+    )
+    joined_objects.join_requests(loop, loop, at_once=joined_objects.THREADS)
+    return loop
+
+
+def pull(servicer: Servicer, names: list[str]) -> dict[str, bytes]:
+    def pull_object(name: str) -> bytes:
+        servicer.requests += 1
+        response = servicer.PullObject(PullObjectRequest(object_id=name), Context())
+        if not response.object_found:
+            raise ObjectPullError(name, "")
+        if not response.object_available:
+            raise ObjectUnavailableError(name)
+        content: bytes = response.object_content
+        return content
+
+    found: dict[str, bytes] = loop().pull_objects(
+        names, pull_object, max_tries_per_object=1, initial_backoff=0.001
+    )
+    return found
+
+
+def push(servicer: Servicer, contents: dict[str, bytes]) -> None:
+    def push_object(name: str, content: bytes) -> None:
+        servicer.requests += 1
+        request = PushObjectRequest(object_id=name, object_content=content, session_id="session")
+        if not servicer.PushObject(request, Context()).stored:
+            raise ObjectPushError(name, 0, "session")
+
+    loop().push_object_contents_from_iterable(contents.items(), push_object)
+
+
+def objects(count: int, size: int) -> dict[str, bytes]:
+    return {f"{number:064x}": bytes([number % 251 + 1]) * size for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "requests"),
+    [(1, 10, 1), (20, 10, 1), (MOST + 1, 10, 2), (2 * MOST, 10, 2), (3, ENOUGH, 3), (8, ENOUGH // 4, 2)],
+)
+def test_a_message_takes_few_requests(
+    count: int, size: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_objects, "THREADS", 1)
+    contents = objects(count, size)
+    servicer = Joining(**contents)
+    assert pull(servicer, list(contents)) == contents
+    assert servicer.requests == requests
+    servicer = Joining(**dict.fromkeys(contents, b""))
+    push(servicer, contents)
+    assert servicer.contents == contents
+    assert servicer.requests == requests
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_large_objects_arrive_in_several_requests_at_a_time(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: threads)
+    contents = objects(40, ENOUGH // 3)
+    servicer = Joining(**contents)
+    assert pull(servicer, list(contents)) == contents
+    servicer = Joining(**dict.fromkeys(contents, b""))
+    push(servicer, contents)
+    assert servicer.contents == contents
+
+
+def test_few_objects_are_prepared_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    prepared, sent, most = 0, 0, 0
+
+    def contents() -> Any:
+        nonlocal prepared, most
+        for number in range(20):
+            prepared += 1
+            most = max(most, prepared - sent)
+            yield f"{number:064x}", bytes(ENOUGH)
+
+    def send(name: str, content: bytes) -> None:
+        nonlocal sent
+        sent += 1
+
+    loop().push_object_contents_from_iterable(contents(), send)
+    assert sent == 20
+    assert most <= 3
+
+
+def test_an_error_while_sending_ends_the_transfer() -> None:
+    def send(name: str, content: bytes) -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        loop().push_object_contents_from_iterable(objects(50, ENOUGH).items(), send)
+
+
+def test_a_slow_transfer_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(joined_objects.time, "monotonic", lambda: next(clock))
+    progress = joined_objects.Progress("Received", 5)
+    with caplog.at_level("INFO", logger="flwr"):
+        for _ in range(6):
+            progress.add(bytes(2_000_000))
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [
+        "Received 6 MB of a message of 5 objects in 12 s",
+        "Received 12 MB of a message of 5 objects in 24 s",
+    ]
+
+
+def test_a_superlink_that_knows_no_joined_requests_gets_single_requests() -> None:
+    contents = objects(5, 10)
+    servicer = Servicer(**contents)
+    assert pull(servicer, list(contents)) == contents
+    assert servicer.requests == 6
+    servicer = Servicer(**dict.fromkeys(contents, b""))
+    push(servicer, contents)
+    assert servicer.contents == contents
+    assert servicer.requests == 6
+
+
+def test_an_object_that_has_not_arrived_is_requested_again_alone() -> None:
+    contents = objects(5, 10)
+    late = list(contents)[2]
+    servicer = Joining(**(contents | {late: b""}))
+    with pytest.raises(ObjectPullError):
+        pull(servicer, list(contents))
+    servicer.contents[late] = contents[late]
+    assert pull(servicer, list(contents)) == contents
+
+
+def test_an_object_that_is_not_expected_is_named() -> None:
+    contents = objects(5, 10)
+    servicer = Joining(**dict.fromkeys(list(contents)[:4], b""))
+    with pytest.raises(ObjectPushError, match=list(contents)[4]):
+        push(servicer, contents)
+
+
+@pytest.mark.parametrize(
+    ("names", "content", "reason"),
+    [
+        ("a,b", b"", "shorter"),
+        ("a,b", join([b"1", b"2", b"3"]), "longer"),
+        ("a,b", join([b"1", b"2"])[:-1], "a length says 1 bytes"),
+        ("a,b", b"\xff" * 8, "a length says"),
+        (",".join("a" * (MOST + 1)), join([b""] * (MOST + 1)), f"at most {MOST}"),
+    ],
+)
+def test_a_joined_request_that_is_not_valid_is_refused(names: str, content: bytes, reason: str) -> None:
+    request = PushObjectRequest(object_id=names, object_content=content, session_id="session")
+    with pytest.raises(AbortedError, match=reason):
+        Joining(a=b"", b=b"").PushObject(request, Context())
+
+
+def test_a_request_for_too_many_objects_is_refused() -> None:
+    with pytest.raises(AbortedError, match=f"at most {MOST}"):
+        Joining(a=b"1").PullObject(PullObjectRequest(object_id=",".join("a" * (MOST + 1))), Context())
+
+
+def test_a_response_has_at_most_one_object_more_than_is_enough() -> None:
+    servicer = Joining(a=bytes(ENOUGH - 1), b=bytes(ENOUGH), c=b"1")
+    response = servicer.PullObject(PullObjectRequest(object_id="a,b,c"), Context())
+    assert [len(each) for each in split(response.object_content)] == [ENOUGH - 1, ENOUGH]
+
+
+@pytest.mark.network
+def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(superlink: SuperLink) -> None:
+    app, node = App(superlink), superlink.node("joined")
+    try:
+        node.activate()
+        sent = app.send(node, 1000)
+        pulled = node.ask("PullMessages", PullMessagesRequest(node=node.id))
+        (message,), (tree,) = pulled.messages_list, pulled.message_object_trees
+        names = [each.object_id for each in iterate_object_tree(tree)]
+        run = message.metadata.run_id
+        request = PullObjectRequest(node=node.id, run_id=run, object_id=",".join(names))
+        contents = dict(zip(names, split(node.ask("PullObject", request).object_content), strict=True))
+        received = inflate_object_from_contents(names[-1], contents)
+        (array,) = received.content["arrays"].to_numpy_ndarrays()
+        assert array.nbytes == 1000
+
+        arrays = [array[::-1].copy(), array[:7].copy()]
+        reply = Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message_from_proto(message))
+        parts = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
+        session = node.ask("PushMessages", node.announce(reply))
+        missing = list(session.objects_to_push)
+        assert len(missing) > 4
+        joined = PushObjectRequest(
+            node=node.id,
+            run_id=run,
+            object_id=",".join(missing),
+            object_content=join(parts[name] for name in missing),
+            session_id=session.session_id,
+        )
+        foreign = PushObjectRequest()
+        foreign.CopyFrom(joined)
+        foreign.session_id = "another"
+        with pytest.raises(grpc.RpcError, match="belongs to no reply of this node"):
+            node.ask("PushObject", foreign)
+        assert node.ask("PushObject", joined).stored
+        answer = app.replies(sent)[sent]
+        for ours, theirs in zip(arrays, answer.content["arrays"].to_numpy_ndarrays(), strict=True):
+            assert np.array_equal(ours, theirs)
+    finally:
+        app.close()
+
+
+def test_a_supernode_answers_joined_requests_of_its_apps() -> None:
+    handlers: Any = SimpleNamespace(
+        pull_object=runtime_handlers.pull_object, push_object=runtime_handlers.push_object
+    )
+    joined_objects.answer_apps(handlers)
+    state, task = InMemoryNodeState(InMemoryObjectStore()), SimpleNamespace(run_id=1)
+    record = RecordDict({"arrays": ArrayRecord([np.arange(3), np.ones(2)])})
+    contents = {name: each.deflate() for name, each in get_all_nested_objects(record).items()}
+    session = state.start_session(1)
+    missing = state.preregister_object_tree(get_object_tree(record), session)
+    assert sorted(missing) == sorted(contents)
+    pushed = PushObjectRequest(
+        run_id=1,
+        session_id=session,
+        object_id=",".join(missing),
+        object_content=join(contents[each] for each in missing),
+    )
+    assert handlers.push_object(pushed, state, task).stored
+    assert not handlers.push_object(pushed, state, task).stored  # the session has ended
+    pulled = handlers.pull_object(PullObjectRequest(object_id=",".join(missing)), state, task)
+    assert split(pulled.object_content) == [contents[each] for each in missing]

@@ -1,0 +1,352 @@
+"""A node is online as long as its connection exists, and no longer."""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from deploy.fleet import presence, sockets
+from deploy.flower.deferred_answers import Later
+from deploy.processes.groups import wait_until
+
+NODE = 7
+
+
+class State:
+    """Keeps which nodes are online, as the SuperLink's state does; `locked` as long as its database is."""
+
+    def __init__(self) -> None:
+        self.online: set[int] = set()
+        self.locked = False
+
+    def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+        if node_id in self.online:
+            return False
+        self.online.add(node_id)
+        return True
+
+    def deactivate_node(self, node_id: int) -> bool:
+        if self.locked:
+            raise OSError("database is locked")
+        was_online = node_id in self.online
+        self.online.discard(node_id)
+        return was_online
+
+    def acknowledge_node_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
+        self.online.add(node_id)
+        return True
+
+
+class Servicer:
+    def __init__(self, state: State) -> None:
+        self.state_factory = SimpleNamespace(state=lambda: state)
+        self.acknowledged: Callable[[], object] = lambda: None
+
+    def SendNodeHeartbeat(self, asked: Any, context: Any) -> Any:  # noqa: N802
+        self.state_factory.state().online.add(asked.node.node_id)
+        self.acknowledged()
+        return SimpleNamespace(success=True)
+
+
+class Call(threading.Thread):
+    """A heartbeat, and the server's side of its gRPC call."""
+
+    def __init__(self, servicer: Servicer, *, peer: str = "ipv4:192.0.2.1:1", held: bool = True) -> None:
+        super().__init__(daemon=True)
+        self.disconnect: Callable[[], None] = lambda: None
+        self._servicer, self._peer, self._held = servicer, peer, held
+        self.waits = threading.Event()
+        self.start()
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.disconnect = callback
+        return True
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [presence.HELD] if self._held else []
+
+    def peer(self) -> str:
+        self.waits.set()
+        return self._peer
+
+    def run(self) -> None:
+        asked = SimpleNamespace(node=SimpleNamespace(node_id=NODE))
+        answer = self._servicer.SendNodeHeartbeat(asked, self)
+        if isinstance(answer, Later):
+            answer.wait()
+        self.disconnect()  # gRPC calls it at the end of every request
+
+    def connected(self) -> "Call":
+        assert self.waits.wait(10)
+        return self
+
+
+class SilentCall:
+    """The server's side of the gRPC calls of many heartbeats."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.callbacks.append(callback)
+        return True
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [presence.HELD]
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
+
+@pytest.fixture
+def left() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
+    class OwnState(State):
+        pass
+
+    class OwnServicer(Servicer):
+        pass
+
+    monkeypatch.setattr(presence, "AWAY", 0.1)
+    monkeypatch.setattr(presence, "ENDING", 0.1)
+    present = presence.Presence(lambda: left.append("node"))
+    present.hold_heartbeats(OwnServicer)
+    present.admit_returning_nodes(OwnState)
+    return OwnServicer(OwnState())
+
+
+def state_of(servicer: Servicer) -> State:
+    state: State = servicer.state_factory.state()
+    return state
+
+
+def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, left: list[str]) -> None:
+    state = state_of(servicer)
+    assert state.activate_node(NODE, 30)
+    heartbeat = Call(servicer).connected()
+    assert NODE in state.online
+    heartbeat.disconnect()
+    assert wait_until(lambda: NODE not in state.online and bool(left), 10)
+
+
+def test_the_end_of_an_old_connection_does_not_end_a_new_one(servicer: Servicer, left: list[str]) -> None:
+    old = Call(servicer).connected()
+    new = Call(servicer).connected()  # the node noticed first that the old connection is lost
+    old.disconnect()
+    lost = Call(servicer).connected()
+    lost.disconnect()
+    latest = Call(servicer).connected()  # back in time
+    for each in (old, new, lost):
+        each.join(10)
+    time.sleep(3 * presence.AWAY)
+    assert NODE in state_of(servicer).online
+    assert not left
+    latest.disconnect()
+    assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+
+
+def test_a_restarted_node_is_let_in_at_once_and_a_second_one_is_not(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "AWAY", 60.0)  # it still counts as online
+    state = state_of(servicer)
+    assert state.activate_node(NODE, 30)
+    heartbeat = Call(servicer).connected()
+    assert not state.activate_node(NODE, 30)
+    heartbeat.disconnect()
+    assert state.activate_node(NODE, 30)
+
+
+def test_a_node_that_never_sends_a_heartbeat_does_not_stay_online(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "LATE", 0.1)
+    assert state_of(servicer).activate_node(NODE, 30)
+    assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+
+
+def test_a_stock_node_stays_online_between_its_heartbeats(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "LATE", 0.1)
+    assert state_of(servicer).activate_node(NODE, 30)
+    Call(servicer, held=False).join(10)
+    time.sleep(0.3)
+    assert NODE in state_of(servicer).online
+    assert not state_of(servicer).activate_node(NODE, 30)
+
+
+def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer: Servicer) -> None:
+    state = state_of(servicer)
+    heartbeat = Call(servicer).connected()
+    state.locked = True
+    heartbeat.disconnect()
+    time.sleep(3 * presence.AWAY)
+    assert NODE in state.online
+    state.locked = False
+    assert wait_until(lambda: NODE not in state.online, 10)
+
+
+def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online(
+    servicer: Servicer, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, marked = state_of(servicer), threading.Event()
+
+    def deactivate_node(node_id: int) -> bool:
+        Call(servicer).connected()
+        was_online = State.deactivate_node(state, node_id)
+        marked.set()
+        return was_online
+
+    lost = Call(servicer).connected()
+    monkeypatch.setattr(state, "deactivate_node", deactivate_node)
+    lost.disconnect()
+    assert marked.wait(10)
+    assert wait_until(lambda: NODE in state.online, 10)
+    assert not left
+
+
+def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(
+    servicer: Servicer, left: list[str]
+) -> None:
+    state, acknowledged = state_of(servicer), threading.Event()
+
+    def wait_until_marked() -> None:
+        acknowledged.set()
+        assert wait_until(lambda: bool(left), 10)
+
+    lost = Call(servicer).connected()
+    servicer.acknowledged = wait_until_marked
+    Call(servicer)
+    assert acknowledged.wait(10)
+    lost.disconnect()
+    assert wait_until(lambda: bool(left), 10)
+    assert wait_until(lambda: NODE in state.online, 10)
+
+
+def test_a_stream_of_heartbeats_and_activations_starts_two_threads(servicer: Servicer) -> None:
+    before = set(threading.enumerate())
+    state = state_of(servicer)
+    for _ in range(50):
+        assert state.activate_node(NODE, 30)
+    calls = [Call(servicer).connected() for _ in range(50)]
+    for call in calls[:-1]:
+        call.join(10)  # the next one has replaced it
+    started = set(threading.enumerate()) - before - set(calls)
+    assert len(started) <= 2, started  # one marks absent nodes, one looks for silent connections
+
+
+def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
+    call, answers, pool = SilentCall(), [], ThreadPoolExecutor(2)
+    threads = threading.active_count()
+    for node in range(2000):
+        asked = SimpleNamespace(node=SimpleNamespace(node_id=node))
+        heartbeat = servicer.SendNodeHeartbeat(asked, call)
+        assert isinstance(heartbeat, Later)
+        heartbeat.run(pool.submit, answers.append, answers.append)
+    assert threading.active_count() <= threads + 3  # for silent connections, for absent nodes, and alarms
+    assert not answers
+    for end in call.callbacks:
+        end()
+    pool.shutdown()
+    assert len(answers) == 2000
+    assert all(answer.success for answer in answers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("family", "address", "name"),
+    [(socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1:{}"), (socket.AF_INET6, "::1", "ipv6:%5B::1%5D:{}")],
+)
+def test_a_connection_without_a_byte_counts_as_ended(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, address: str, name: str
+) -> None:
+    monkeypatch.setattr(presence, "LOOK", 0.05)
+    monkeypatch.setattr(presence, "SILENCE", 0.5)
+    try:
+        listener = socket.create_server((address, 0), family=family)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener, socket.create_connection(listener.getsockname()[:2]) as device:
+        accepted = listener.accept()[0]
+        with accepted:
+            before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+            peer = name.format(device.getsockname()[1])
+            monkeypatch.setitem(sockets.forwarded, unquote(peer), accepted)
+            Call(servicer, peer=peer).connected()
+            for _ in range(12):
+                device.send(b"x")
+                time.sleep(0.1)
+                assert NODE in state_of(servicer).online
+            assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+            time.sleep(0.2)
+            assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch, download: bool
+) -> None:
+    monkeypatch.setattr(presence, "HOLD", 0.1)
+    monkeypatch.setattr(presence, "LATE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        device = socket.create_connection(listener.getsockname())
+        accepted = listener.accept()[0]
+        with device, accepted:
+            peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
+            monkeypatch.setitem(sockets.forwarded, peer, accepted)
+            source, sink = (accepted, device) if download else (device, accepted)
+
+            def send() -> None:
+                with contextlib.suppress(OSError):  # the sink has closed the connection
+                    source.sendall(bytes(100_000_000))
+
+            sender = threading.Thread(target=send, daemon=True)
+            sender.start()
+            Call(servicer, peer=peer).join(10)
+            for _ in range(15):  # five times as long as the next heartbeat may take
+                sink.recv(4_000_000, socket.MSG_WAITALL)
+                time.sleep(0.1)
+                assert NODE in state_of(servicer).online
+            # The sink stops to read: nothing arrives any more.
+            assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+            sink.close()
+            sender.join(10)
+            assert not sender.is_alive()
+
+
+def test_a_node_that_only_pings_is_offline_without_its_next_heartbeat(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "HOLD", 0.1)
+    monkeypatch.setattr(presence, "LATE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        device = socket.create_connection(listener.getsockname())
+        accepted = listener.accept()[0]
+        with device, accepted:
+            device.sendall(bytes(1_000_000 - presence.MOVES))  # what an earlier round moved
+            accepted.recv(1_000_000 - presence.MOVES, socket.MSG_WAITALL)
+            monkeypatch.setitem(
+                sockets.forwarded, peer := f"ipv4:127.0.0.1:{device.getsockname()[1]}", accepted
+            )
+            Call(servicer, peer=peer).join(10)
+
+            def pinged_and_offline() -> bool:
+                with contextlib.suppress(BrokenPipeError):
+                    device.sendall(bytes(50))
+                return NODE not in state_of(servicer).online
+
+            assert wait_until(pinged_and_offline, 10)
