@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.fleet.storage import times
 from deploy.fleet.storage.statements import executor
-from deploy.flower.deferred_answers import Later
 
 if TYPE_CHECKING:
     from deploy.fleet.storage.past_rounds import PastRounds
@@ -45,7 +44,6 @@ _PUSHED = (
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
-_FLEET = "deploy.fleet.servicer"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _DATE = "flwr.supercore.date"
@@ -58,8 +56,6 @@ USED = (
     f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
     f"{_LINK_STATE}:SqlLinkState.store_object",
     f"{_LINK_STATE}:SqlLinkState.object_store",
-    f"{_FLEET}:FleetServicer.PullMessages",
-    f"{_FLEET}:FleetServicer.ConfirmMessageReceived",
     f"{_MESSAGES}:MessageRes.delivered_at",
     f"{_MESSAGES}:MessageIns.delivered_at",
     *times.USED,
@@ -68,16 +64,6 @@ USED = (
     f"{_DATE}:now",
     f"{_UTILS}:uint64_to_int64",
 )
-
-
-def patch(past: PastRounds) -> None:
-    """Apply the four changes of this module. Call this after `HeldRequests` has patched the servicer."""
-    state = importlib.import_module(_LINK_STATE).SqlLinkState
-    unconfirmed = Unconfirmed(past)
-    unconfirmed.deliver_again(importlib.import_module(_FLEET).FleetServicer)
-    hand_out_complete_replies(state)
-    store_parts_again(state)
-    give_up_messages_of_restarted_nodes(state, unconfirmed)
 
 
 class _Delivery(NamedTuple):
@@ -114,35 +100,25 @@ class Unconfirmed:
         in_time = time.time() < metadata.created_at + metadata.ttl
         return delivery.attempts < ATTEMPTS and in_time and not self._past.is_past(metadata)
 
-    def deliver_again(self, servicer: type) -> None:
-        """Patch the servicer: it delivers a message up to `ATTEMPTS` times, until the node confirms it."""
-        pull, confirm = servicer.PullMessages, servicer.ConfirmMessageReceived  # type: ignore[attr-defined]
+    def again(self, node: int) -> Any:
+        """Return the node's last message (a PullMessagesResponse) to deliver it once more, or None."""
+        with self._lock:
+            before = self._of_node.pop(node, None)
+            if before is None or not self._is_valid(before):
+                return None
+            self._of_node[node] = _Delivery(before.response, before.attempts + 1)
+        return before.response
 
-        @wraps(pull)
-        def pulled(this: Any, asked: Any, context: Any) -> Any:
-            node = asked.node.node_id
-
-            def note(response: Any, attempts: int = 1) -> Any:
-                if response.messages_list:
-                    with self._lock:
-                        self._of_node[node] = _Delivery(response, attempts)
-                return response
-
+    def note(self, node: int, response: Any) -> None:
+        """Note the first delivery of a message to a node. The PullMessagesResponse may hold no message."""
+        if response.messages_list:
             with self._lock:
-                before = self._of_node.pop(node, None)
-            if before is not None and self._is_valid(before):
-                return note(before.response, before.attempts + 1)
-            response = pull(this, asked, context)
-            return response.then(note) if isinstance(response, Later) else note(response)
+                self._of_node[node] = _Delivery(response, 1)
 
-        @wraps(confirm)
-        def confirmed(this: Any, request: Any, context: Any) -> Any:
-            with self._lock:
-                self._of_node.pop(request.node.node_id, None)
-            return confirm(this, request, context)
-
-        servicer.PullMessages = pulled  # type: ignore[attr-defined]
-        servicer.ConfirmMessageReceived = confirmed  # type: ignore[attr-defined]
+    def forget(self, node: int) -> None:
+        """Note that a node has confirmed its last message."""
+        with self._lock:
+            self._of_node.pop(node, None)
 
 
 def hand_out_complete_replies(state: Any) -> None:
@@ -195,7 +171,10 @@ def store_parts_again(state: Any) -> None:
     @wraps(store)
     def stored(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
         for _ in range(ATTEMPTS):  # an attempt fails after a while if the database is locked
-            if store(this, run_id, session_id, object_id, content) or this.object_store.get(object_id):
+            if store(this, run_id, session_id, object_id, content):
+                return True
+            # Only the content shows that the node knows the object. Its name may be a guess.
+            if content and this.object_store.get(object_id) == content:
                 return True
             if not _is_expected(this, session_id, object_id):
                 return False  # the node does not push this part now: no attempt can succeed

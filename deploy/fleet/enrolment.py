@@ -19,6 +19,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import grpc
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
@@ -54,11 +55,10 @@ USED = (
 )
 
 
-def interceptors(state_factory: Any) -> list[Any]:
-    """Return the gRPC interceptors with which the Fleet API accepts invitations.
+def begin(state_factory: Any) -> Enrolment | None:
+    """Return what accepts invitations, or None unless the environment names a server's folder (`REGISTRY`).
 
-    The list is empty unless the environment names a server's folder (`REGISTRY`). This function also
-    registers the folder's clients that the database lacks.
+    This function also registers the folder's clients that the database lacks.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ def interceptors(state_factory: Any) -> list[Any]:
     """
     folder = os.environ.pop(REGISTRY, None)
     if not folder:
-        return []
+        return None
     enrolment = Enrolment(Registry(Path(folder)), state_factory)
     enrolment.restore()
-    return [enrolment]
+    return enrolment
 
 
-class Enrolment:
-    """A gRPC interceptor that answers the requests of invited devices.
+class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers the requests of invited devices.
 
     Parameters
     ----------
@@ -86,7 +86,6 @@ class Enrolment:
 
     def __init__(self, registry: Registry, state_factory: Any) -> None:
         self._registry, self._state_factory = registry, state_factory
-        self._grpc = importlib.import_module("grpc")
         self._fleet = importlib.import_module(_FLEET_MESSAGES)
         self._lock = threading.Lock()
         self._joining: set[str] = set()  # the tokens of the enrolments that are under way
@@ -97,14 +96,14 @@ class Enrolment:
         for name, reason in self._registry.restore(self._register).items():
             getLogger("flwr").warning("%s could not be registered again: %r", name, reason)
 
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        """Return a request's handler: `_answer` if the request shows a valid token, else the front door's."""
+    def service(self, call: Any) -> Any:
+        """Return gRPC's handler of a request that shows a valid token, or None for all other requests."""
         token = dict(call.invocation_metadata).get(INVITATION_HEADER) if call.method == METHOD else None
         # The body of a stranger's request is not read. The handler gets the body as a stream, because a body
         # that never ends would occupy a thread of gRPC for ever.
         if not isinstance(token, str) or not self._registry.knows(token):
-            return continuation(call)
-        return self._grpc.stream_unary_rpc_method_handler(partial(self._answer, token))
+            return None
+        return grpc.stream_unary_rpc_method_handler(partial(self._answer, token))
 
     def _answer(self, token: str, bodies: Iterator[bytes], context: Any) -> bytes:
         with self._lock:
@@ -133,7 +132,7 @@ class Enrolment:
 
     def _refuse(self, context: Any, status: str, reason: str, answer: str = "") -> NoReturn:
         self._log.refused(METHOD, reason, sender(context))
-        context.abort(self._grpc.StatusCode[status], answer or reason)
+        context.abort(grpc.StatusCode[status], answer or reason)
         raise RegistrationRefused(reason)
 
     def _enrol(self, token: str, body: bytes, context: Any) -> bytes:

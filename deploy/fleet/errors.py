@@ -31,6 +31,26 @@ _STATUS = {
 }
 
 
+class RequestRefused(Exception):  # noqa: N818
+    """A request is refused.
+
+    Parameters
+    ----------
+    reason : str
+        The reason, which is logged.
+    status : str
+        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
+        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
+    answer : str
+        The text that the node receives. (default: the reason)
+    """
+
+    def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.answer = answer or reason
+
+
 def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
     """Return the status and the text that a node receives for an error of Flower.
 
@@ -49,10 +69,15 @@ def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
 
 @contextmanager
 def translated(context: Any, method: str) -> Iterator[None]:
-    """Abort a request with the translation of the error that its handler raises, and log the error."""
+    """Abort a request with the translation of the error that its handler raises, and log the error.
+
+    `RequestRefused` passes through.
+    """
     flower_error = importlib.import_module(_ERRORS).FlowerError
     try:
         yield
+    except RequestRefused:
+        raise
     except flower_error as error:
         getLogger("flwr").error("[%s][ApiError:%s] %s", method, error.code, error.message)
         context.abort(*translation(error.code, error.public_details))

@@ -1,9 +1,14 @@
-"""The front door of the Fleet API: it checks each request before Flower handles the request.
+"""The front door of the Fleet API: it checks each request before the service handles the request.
 
 Stock Flower reads a whole request before it can refuse the request, so 1000 requests whose bodies never end
 occupy all its threads. Stock Flower also decompresses requests. The front door authenticates a request by its
 headers before it reads the body, and then checks the size and the content of the body. It limits the requests
-that each node may have under way, and accepts no compressed requests.
+that each node may send in a second and may have under way, and accepts no compressed requests.
+
+The key of a node is public, so a request that only names the key must not cost the node anything. A request
+is counted as the node's before its signature is checked if the connection has brought a signed request of the
+node before, which nobody else can do. Otherwise the signature is checked first, and the gate closes a
+connection after a few requests with wrong signatures.
 """
 
 from __future__ import annotations
@@ -16,10 +21,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import grpc
+
 from deploy.fleet import errors, wire
-from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.refusal_log import RefusalLog
-from deploy.fleet.admission.reply_admission import ReplyAdmission
+from deploy.fleet.budgets import Budgets
+from deploy.fleet.errors import RequestRefused
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import WRONG_CLOCK
 from deploy.flower.deferred_answers import Later
@@ -27,11 +34,13 @@ from deploy.flower.deferred_answers import Later
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from deploy.fleet.admission.reply_admission import ReplyAdmission
     from deploy.fleet.gate.connection_gate import Gate
+    from deploy.fleet.threads import Threads
 
-# The threads of the gRPC server: one for each of the `WAITING_CALLS`, the others for requests that are being
-# answered. Held requests occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
-THREADS = 1000
+# The threads that answer requests at a time, beside those that wait for nodes. Held requests occupy no
+# thread: the SuperLink answers them later (`held_requests`, `presence`).
+BUSY = 32
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four
@@ -60,28 +69,7 @@ USED = (
     f"{_KEYS}:verify_signature",
     f"{_DATE}:now",
     *errors.USED,
-    *reply_admission.USED,
 )
-
-
-class RequestRefused(Exception):  # noqa: N818
-    """A request is refused.
-
-    Parameters
-    ----------
-    reason : str
-        The reason, which is logged.
-    status : str
-        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
-        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
-    answer : str
-        The text that the node receives. (default: the reason)
-    """
-
-    def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
-        super().__init__(reason)
-        self.status = status
-        self.answer = answer or reason
 
 
 class _Waiting(NamedTuple):
@@ -94,8 +82,12 @@ class _Waiting(NamedTuple):
     """The bytes of models that the node had sent at this time (`Gate.arrived`)."""
 
 
+class _OverBudgetError(RequestRefused):
+    """A node's budget is spent."""
+
+
 class FrontDoor:
-    """A gRPC interceptor of the Fleet API that admits only requests of registered nodes.
+    """Admits only requests of registered nodes.
 
     Parameters
     ----------
@@ -105,8 +97,10 @@ class FrontDoor:
         Learns which requests were admitted or refused, and closes the connections of strangers.
     largest_object : int
         The most bytes of a request that holds an object.
-    submit : Callable[[Callable[[], None]], Any]
-        Lets a thread of the server call a function that answers a held request.
+    replies : ReplyAdmission
+        Knows how large the announcement of a reply may be.
+    threads : Threads
+        The threads of the server.
     """
 
     def __init__(
@@ -114,13 +108,14 @@ class FrontDoor:
         state_factory: Any,
         gate: Gate,
         largest_object: int,
-        submit: Callable[[Callable[[], None]], Any],
+        replies: ReplyAdmission,
+        threads: Threads,
     ) -> None:
         self._state_factory = state_factory
-        self._submit = submit
+        self._threads = threads
         self._gate = gate
-        self._replies = ReplyAdmission(state_factory, RequestRefused, gate.arrived)
-        self._methods = {method.path: method.name for method in wire.METHODS.values()}
+        self._replies = replies
+        self._budgets = Budgets()
         self._largest_object = largest_object
         self._log = RefusalLog()
         self._lock = threading.Lock()
@@ -130,20 +125,30 @@ class FrontDoor:
         self._waiting: dict[Any, _Waiting] = {}
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
-    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        """Return a request's handler. It gets the body as a stream, so it can refuse before it reads."""
-        grpc = importlib.import_module("grpc")
-        if call.method not in self._methods:
-            return None
+    def handler(self, call: Any, method: wire.Method, respond: Callable[[Any, int, Any], Any]) -> Any:
+        """Return gRPC's handler of a request. It gets the body as a stream, so it can refuse before it reads.
+
+        Parameters
+        ----------
+        call : grpc.HandlerCallDetails
+            The request's headers.
+        method : wire.Method
+            The request's method.
+        respond : Callable[[Any, int, Any], Any]
+            Gets the request, its node and gRPC's context once the request is admitted. Returns the response,
+            or a `Later`.
+        """
 
         def answer(bodies: Iterator[bytes], context: Any) -> Any:
             try:
-                return self._answer(continuation, call, bodies, context)
+                return self._answer(call, method, respond, bodies, context)
             except RequestRefused as refused:
                 peer = sender(context)
                 self._log.refused(call.method, str(refused), peer)
                 if refused.status in ("UNAUTHENTICATED", "FAILED_PRECONDITION"):
                     self._gate.refused(peer)
+                elif isinstance(refused, _OverBudgetError):
+                    self._gate.slow_down(peer)
                 context.abort(grpc.StatusCode[refused.status], refused.answer)
             except grpc.RpcError:  # the node has hung up
                 raise
@@ -157,7 +162,7 @@ class FrontDoor:
             def done(response: bytes) -> None:
                 with self._lock:
                     _, node = self._calls.get(context, (0.0, 0))  # no entry if the node has hung up
-                with self._wait(context, node):
+                with self.waiting(context, node):
                     send(response)  # returns when the node takes the answer
                 send(None)  # the end of the answer
 
@@ -169,11 +174,11 @@ class FrontDoor:
 
             response = answer(bodies, context)
             if isinstance(response, Later):
-                response.run(self._submit, done, failed)
+                response.run(self._threads.submit, done, failed)
             else:
                 done(response)
 
-        if self._methods[call.method] not in HELD_METHODS:
+        if method.name not in HELD_METHODS:
             return grpc.stream_unary_rpc_method_handler(answer)
         # Because of this attribute, gRPC passes the argument `send`, by which any thread may send the answer
         # later. gRPC reads the attribute only of functions that answer with a stream. For the node, a stream
@@ -204,73 +209,57 @@ class FrontDoor:
         for context in late:
             context.cancel()
 
-    def _answer(self, continuation: Any, call: Any, bodies: Iterator[bytes], context: Any) -> bytes | Later:
-        key, node = self._authenticate(call)
-        self._gate.admitted(sender(context), node)
-        with self._under_way(node, context):
-            body = self._read(bodies, context, node)
-            method = self._methods[call.method]
-            limit = {
-                "PushObject": self._largest_object,
-                "PushMessages": self._replies.largest_request,
-            }.get(method, SMALL_BODY)
-            if len(body) > limit:
-                reason = f"{len(body)} bytes, and at most {limit} are allowed"
-                if method == "PushMessages":  # the body, which names the message, is not parsed
-                    self._replies.refuse_last(node, f"the list of its objects has {reason}")
-                raise RequestRefused(reason, "PERMISSION_DENIED")
-            handler = continuation(call)
-            try:
-                request = handler.request_deserializer(body)
-            except Exception as error:
-                raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
-            del body
-            if method == "ActivateNode":
-                if request.public_key != key:
-                    raise RequestRefused("Another node's key")
-            elif method != "RegisterNode":  # Flower itself refuses RegisterNode
-                stated = request.node.node_id if hasattr(request, "node") else request.node_id
-                if stated != node:
-                    raise RequestRefused("Invalid node ID")
-            self._replies.check(method, request, node)
+    def _answer(
+        self,
+        call: Any,
+        method: wire.Method,
+        respond: Callable[[Any, int, Any], Any],
+        bodies: Iterator[bytes],
+        context: Any,
+    ) -> bytes | Later:
+        """Admit a request, and return its response as bytes."""
+        key, node = self._authenticate(call, method, sender(context))
+        try:
+            with self._under_way(node, context):
+                request, size = self._read(method, bodies, context, node)
+                self._check_node(method, request, key, node)
+                with errors.translated(context, call.method):
+                    response = respond(request, node, context)
+                if isinstance(response, Later):
+                    return response.then(method.response.SerializeToString)
+                if getattr(response, "stored", False):
+                    self._budgets.spend_bytes(node, -size)
+                serialized: bytes = response.SerializeToString()
+                return serialized
+        except Exception:
+            self._budgets.refused(node)
+            raise
 
-            def serialized(response: Any) -> bytes:
-                self._replies.note(method, request, response, node)
-                result: bytes = handler.response_serializer(response)
-                return result
-
-            with errors.translated(context, call.method):
-                response = handler.unary_unary(request, context)
-            return response.then(serialized) if isinstance(response, Later) else serialized(response)
-
-    def _authenticate(self, call: Any) -> tuple[bytes, int]:
+    def _authenticate(self, call: Any, method: wire.Method, peer: str) -> tuple[bytes, int]:
         """Return the key that signed a request, and the id of the node that is registered with the key.
 
-        Raises RequestRefused if the request is not signed by a registered key, or if its time stamp is too
-        old or in the future.
+        Raises RequestRefused if the request is not signed by a registered key, if its time stamp is too old
+        or in the future, or if the node's budget is spent.
         """
         headers = dict(call.invocation_metadata)
         key, signature = headers.get(wire.PUBLIC_KEY), headers.get(wire.SIGNATURE)
         time_stamp = headers.get(wire.TIME_STAMP)
         if not (isinstance(key, bytes) and isinstance(signature, bytes) and isinstance(time_stamp, str)):
             raise RequestRefused("Missing authentication metadata")
-        keys = importlib.import_module(_KEYS)
-        node = self._state_factory.state().get_node_id_by_public_key(key)
+        node: int | None = self._state_factory.state().get_node_id_by_public_key(key)
         if node is None:
-            raise _unknown(self._methods[call.method])
-        try:
-            signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
-            age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
-        except (TypeError, ValueError) as error:
-            raise RequestRefused("Invalid timestamp") from error
-        if not signed:
-            raise RequestRefused("Invalid signature")
-        if not wire.NEWEST < age < wire.OLDEST:
-            where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
-            early, late = -wire.NEWEST, wire.OLDEST
-            answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
-            raise RequestRefused("Invalid timestamp", answer=answer)
+            raise _unknown(method.name)
+        if is_proven := self._gate.node(peer) == node:
+            self._spend(node, method)
+        _check_signature(key, signature, time_stamp)
+        self._gate.admitted(peer, node)
+        if not is_proven:
+            self._spend(node, method)
         return key, node
+
+    def _spend(self, node: int, method: wire.Method) -> None:
+        if not self._budgets.begin(node, method.name):
+            raise _OverBudgetError(f"Node {node} sends too many requests", "UNAVAILABLE")
 
     @contextmanager
     def _under_way(self, node: int, context: Any) -> Iterator[None]:
@@ -308,15 +297,40 @@ class FrontDoor:
         finally:
             over()
 
-    def _read(self, bodies: Iterator[bytes], context: Any, node: int) -> bytes:
-        with self._wait(context, node):
+    def _read(self, method: wire.Method, bodies: Iterator[bytes], context: Any, node: int) -> tuple[Any, int]:
+        """Return a request and its number of bytes."""
+        with self.waiting(context, node):
             try:
-                return next(bodies)
+                body = next(bodies)
             except StopIteration:
                 raise RequestRefused("No request", "INVALID_ARGUMENT") from None
+        self._budgets.spend_bytes(node, len(body))
+        limit = {
+            "PushObject": self._largest_object,
+            "PushMessages": self._replies.largest_request,
+        }.get(method.name, SMALL_BODY)
+        if len(body) > limit:
+            reason = f"{len(body)} bytes, and at most {limit} are allowed"
+            if method.name == "PushMessages":  # the body, which names the message, is not parsed
+                self._replies.refuse_last(node, f"the list of its objects has {reason}")
+            raise RequestRefused(reason, "PERMISSION_DENIED")
+        try:
+            return method.request.FromString(body), len(body)
+        except Exception as error:
+            raise RequestRefused(f"No valid request: {error}", "INVALID_ARGUMENT") from error
+
+    def _check_node(self, method: wire.Method, request: Any, key: bytes, node: int) -> None:
+        """Refuse a request that names another node than the one that signed it."""
+        if method.name == "ActivateNode":
+            if request.public_key != key:
+                raise RequestRefused("Another node's key")
+        elif method.name != "RegisterNode":  # Flower itself refuses RegisterNode
+            stated = request.node.node_id if hasattr(request, "node") else request.node_id
+            if stated != node:
+                raise RequestRefused("Invalid node ID")
 
     @contextmanager
-    def _wait(self, context: Any, node: int) -> Iterator[None]:
+    def waiting(self, context: Any, node: int) -> Iterator[None]:
         """Count a request as one in which this thread waits for the node."""
         oldest = None
         with self._lock:
@@ -329,10 +343,28 @@ class FrontDoor:
         if oldest is not None:
             oldest.cancel()
         try:
-            yield
+            with self._threads.waiting():
+                yield
         finally:
             with self._lock:
                 self._waiting.pop(context, None)
+
+
+def _check_signature(key: bytes, signature: bytes, time_stamp: str) -> None:
+    """Refuse a request whose time stamp is not signed with the key, is too old or in the future."""
+    keys = importlib.import_module(_KEYS)
+    try:
+        signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+        age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
+    except (TypeError, ValueError) as error:
+        raise RequestRefused("Invalid timestamp") from error
+    if not signed:
+        raise RequestRefused("Invalid signature")
+    if not wire.NEWEST < age < wire.OLDEST:
+        where = f"{abs(age):.0f} s {'behind' if age > 0 else 'ahead of'} the server's"
+        early, late = -wire.NEWEST, wire.OLDEST
+        answer = f"{WRONG_CLOCK} is {where}; it may be {early:g} s ahead and {late:g} s behind"
+        raise RequestRefused("Invalid timestamp", answer=answer)
 
 
 def _unknown(method: str) -> RequestRefused:

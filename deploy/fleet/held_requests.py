@@ -81,25 +81,29 @@ class HeldRequests:
         state.store_message_and_object_tree = noticed_message  # type: ignore[attr-defined]
         state.store_object = noticed_object  # type: ignore[attr-defined]
 
-    def hold_for_nodes(self, servicer: type) -> None:
-        """Let this servicer hold the requests of SuperNodes."""
-        pull = servicer.PullMessages  # type: ignore[attr-defined]
+    def hold(self, node: int, context: Any, pull: Callable[[], Any]) -> Any:
+        """Return the response of `pull` to a SuperNode's request, or a `Later` if there is no message yet.
+
+        Parameters
+        ----------
+        node : int
+            The SuperNode.
+        context : grpc.ServicerContext
+            Tells when the SuperNode hangs up.
+        pull : Callable[[], PullMessagesResponse]
+            Looks for the SuperNode's next message.
+        """
+        request = _Request(wanted=1)
+        if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
+            request.end()
+        receiver, end = ("node", node), time.monotonic() + HOLD
         nothing = importlib.import_module(_FLEET_MESSAGES).PullMessagesResponse
+        seen = self._begin(request, receiver, frozenset())
 
-        @wraps(pull)
-        def held(this: Any, asked: Any, context: Any) -> Any:
-            request = _Request(wanted=1)
-            if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
-                request.end()
-            receiver, end = ("node", asked.node.node_id), time.monotonic() + HOLD
-            seen = self._begin(request, receiver, frozenset())
+        def answer() -> Any:
+            return self._answer_node(request, receiver, end, pull, nothing)
 
-            def answer() -> Any:
-                return self._answer_node(request, receiver, end, lambda: pull(this, asked, context), nothing)
-
-            return request.later(end, answer) if seen else answer()
-
-        servicer.PullMessages = held  # type: ignore[attr-defined]
+        return request.later(end, answer) if seen else answer()
 
     def hold_for_apps(self, handlers: Any) -> None:
         """Let this module of handlers hold the requests of ServerApps."""

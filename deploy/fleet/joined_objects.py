@@ -66,39 +66,17 @@ def parts(names: str, content: bytes) -> dict[str, bytes]:
     return dict(zip(_split_names(names), split(content), strict=True))
 
 
-def answer_nodes(servicer: Any) -> None:
-    """Let this servicer of the Fleet API answer joined requests."""
-    pull, push = servicer.PullObject, servicer.PushObject
-    invalid = importlib.import_module("grpc").StatusCode.INVALID_ARGUMENT
-
-    @wraps(pull)
-    def pulled(this: Any, asked: Any, context: Any) -> Any:
-        try:
-            return _pull(asked, lambda one: pull(this, one, context), this.state_factory.state())
-        except ValueError as error:
-            context.abort(invalid, str(error))
-
-    @wraps(push)
-    def pushed(this: Any, asked: Any, context: Any) -> Any:
-        try:
-            return _push(asked, lambda one: push(this, one, context), this.state_factory.state())
-        except ValueError as error:
-            context.abort(invalid, str(error))
-
-    servicer.PullObject, servicer.PushObject = pulled, pushed
-
-
 def answer_apps(handlers: Any) -> None:
     """Let this module of handlers answer joined requests of apps."""
     pull, push = handlers.pull_object, handlers.push_object
 
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
-        return _pull(asked, lambda one: pull(one, state, task), state)
+        return pull_each(asked, lambda one: pull(one, state, task), state)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:
-        return _push(asked, lambda one: push(one, state, task), state)
+        return push_each(asked, lambda one: push(one, state, task), state)
 
     handlers.pull_object, handlers.push_object = pulled, pushed
 
@@ -116,8 +94,11 @@ def _transaction(state: Any) -> AbstractContextManager[Any]:
     return session()
 
 
-def _pull(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
-    """Answer a request for objects with these objects in order, up to a missing one or `ENOUGH` bytes."""
+def pull_each(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
+    """Answer a request for objects with these objects in order, up to a missing one or `ENOUGH` bytes.
+
+    `pull_one` answers a request for one object. Raises ValueError if the request is not valid.
+    """
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
     messages = importlib.import_module(_MESSAGES)
@@ -138,7 +119,11 @@ def _pull(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
     )
 
 
-def _push(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
+def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
+    """Store the objects of a request with `push_one`, which stores one object.
+
+    Raises ValueError if the request is not valid.
+    """
     if SEPARATOR not in asked.object_id:
         return push_one(asked)
     messages = importlib.import_module(_MESSAGES)

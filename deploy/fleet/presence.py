@@ -54,28 +54,17 @@ _MOVED = struct.Struct("=120xQQ")  # tcpi_bytes_acked, tcpi_bytes_received
 
 _CONSTANTS = "flwr.common.constant"
 _NODE_STATUS = "flwr.supercore.constant"
-_FLEET = "deploy.fleet.servicer"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 STATES = ("SqlLinkState", "InMemoryLinkState")
 USED = (
     f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
     f"{_NODE_STATUS}:NodeStatus.ONLINE",
-    f"{_FLEET}:FleetServicer.SendNodeHeartbeat",
     *(
         f"{_LINK_STATE}:{state}.{method}"
         for state in STATES
         for method in ("activate_node", "deactivate_node", "acknowledge_node_heartbeat", "get_node_info")
     ),
 )
-
-
-def patch(left: Callable[[], None]) -> Presence:
-    """Let the SuperLink notice nodes that leave and return. `left` is a parameter of `Presence`."""
-    presence = Presence(left)
-    presence.hold_heartbeats(importlib.import_module(_FLEET).FleetServicer)
-    for name in STATES:
-        presence.admit_returning_nodes(getattr(importlib.import_module(_LINK_STATE), name))
-    return presence
 
 
 class Presence:
@@ -105,24 +94,32 @@ class Presence:
         self._held: dict[_Heartbeat, str] = {}  # the held heartbeats, and the name of the peer that sent each
         self._watch: threading.Thread | None = None
 
-    def hold_heartbeats(self, servicer: type) -> None:
-        """Let this servicer hold each heartbeat that asks for it (by the metadata `HELD`).
+    def hold(self, answer: Any, node: int, context: Any, state: Callable[[], Any]) -> Any:
+        """Note a heartbeat that Flower has acknowledged, and return its answer.
 
-        A held heartbeat occupies no thread: the servicer returns a `Later`.
+        If the heartbeat asks for it (by the metadata `HELD`), the answer is a `Later`: a held heartbeat
+        occupies no thread.
+
+        Parameters
+        ----------
+        answer : SendNodeHeartbeatResponse
+            Flower's answer.
+        node : int
+            The SuperNode.
+        context : grpc.ServicerContext
+            Tells when the connection ends.
+        state : Callable[[], LinkState]
+            Returns the SuperLink's state.
         """
-        acknowledge = servicer.SendNodeHeartbeat  # type: ignore[attr-defined]
+        hold = HELD in map(tuple, context.invocation_metadata())
+        heartbeat = self._heard(node, context, state, hold=hold)
+        return answer if heartbeat is None else heartbeat.then(lambda _: answer)
 
-        @wraps(acknowledge)
-        def held(this: Any, asked: Any, context: Any) -> Any:
-            answer = acknowledge(this, asked, context)
-            if answer.success:
-                hold = HELD in map(tuple, context.invocation_metadata())
-                state = this.state_factory.state
-                if (heartbeat := self._heard(asked.node.node_id, context, state, hold=hold)) is not None:
-                    return heartbeat.then(lambda _: answer)
-            return answer
-
-        servicer.SendNodeHeartbeat = held  # type: ignore[attr-defined]
+    def wait_for_end(self, node: int) -> None:
+        """Wait for up to `ENDING` seconds until the end of a node's connection is noticed."""
+        end = time.monotonic() + ENDING
+        while (latest := self._latest.get(node)) and latest.connected and time.monotonic() < end:
+            time.sleep(ENDING / 20)
 
     def admit_returning_nodes(self, state: type) -> None:
         """Let the class `state` activate a node that still counts as online, if its connection has ended.
@@ -135,10 +132,7 @@ class Presence:
         @wraps(activate)
         def activate_node(this: Any, node_id: int, heartbeat_interval: float) -> Any:
             first = _Heartbeat(connected=False)
-            end = time.monotonic() + ENDING
-            while not (returns := self._take_over(node_id, first)) and time.monotonic() < end:
-                time.sleep(ENDING / 20)
-            if returns:
+            if self._take_over(node_id, first):
                 this.deactivate_node(node_id)
                 self._expect(node_id, first, lambda: this, LATE)
             return activate(this, node_id, heartbeat_interval)

@@ -11,7 +11,6 @@ import errno
 import importlib
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import wraps
 from logging import getLogger
@@ -19,17 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import enrolment, front_door, servicer, wire
+from deploy.fleet import deliveries, enrolment, front_door, held_requests, presence, service, wire
+from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
-from deploy.fleet.front_door import CALLS_PER_NODE, SMALL_BODY, SPARE, THREADS, FrontDoor
+from deploy.fleet.admission.reply_admission import ReplyAdmission
+from deploy.fleet.duties import duties
+from deploy.fleet.front_door import BUSY, CALLS_PER_NODE, SMALL_BODY, SPARE, FrontDoor
 from deploy.fleet.gate.connection_gate import Gate
 from deploy.fleet.presence import SERVER_OPTIONS
+from deploy.fleet.service import FleetService
+from deploy.fleet.threads import Threads
 from deploy.flower.patches.guards.reply_size import check_setting
 from deploy.flower.patches.shared import like, replace, start_program
 from deploy.processes.file_limit import raise_file_limit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 ADDRESS = "--fleet-api-address"  # the option of the SuperLink whose value is HOST:PORT of the Fleet API
 STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
@@ -44,14 +48,15 @@ USED = (
     f"{_APP}:create_app",
     f"{_LINK_STATE}:SqlLinkState",
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *servicer.USED,
+    *service.USED,
     *wire.USED,
     *enrolment.USED,
     *front_door.USED,
+    *reply_admission.USED,
+    *held_requests.USED,
+    *deliveries.USED,
+    *presence.USED,
 )
-# Called with the SuperLink's state before the server starts, and without arguments before it stops.
-starting: list[Callable[[Any], None]] = []
-stopping: list[Callable[[], None]] = []
 
 
 def guard() -> None:
@@ -84,8 +89,7 @@ def guard() -> None:
                 async with lifespan(this) as state:
                     yield state
             finally:
-                for stop in stopping:
-                    stop()
+                duties.presence.end()
                 server.stop(grace=STOP)
 
         app.router.lifespan_context = with_fleet
@@ -155,17 +159,13 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
         if error.errno == errno.EADDRINUSE:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
-    for begin in starting:
-        begin(state_factory.state())
+    duties.presence.begin(state_factory.state())
     largest = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + SPARE
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fleet")
-    door = FrontDoor(state_factory, gate, largest, threads.submit)
-    server = grpc.server(
-        threads,
-        handlers=[_handler(servicer.FleetServicer(state_factory))],
-        interceptors=[*enrolment.interceptors(state_factory), door],
-        options=_options(largest),
-    )
+    threads = Threads(BUSY)
+    replies = ReplyAdmission(state_factory, gate.arrived, duties.delivered)
+    door = FrontDoor(state_factory, gate, largest, replies, threads)
+    fleet = FleetService(state_factory, duties, replies, door, enrolment.begin(state_factory))
+    server = grpc.server(threads, handlers=[fleet], options=_options(largest))
     try:
         server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
     except RuntimeError as error:
@@ -175,19 +175,6 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
     gate.start()
     getLogger("flwr").info("Fleet API (gRPC) on %s:%d", address.rpartition(":")[0], gate.port)
     return server
-
-
-def _handler(fleet: servicer.FleetServicer) -> Any:
-    """Return gRPC's handler of all methods of the Fleet API."""
-    methods = {
-        each.name: grpc.unary_unary_rpc_method_handler(
-            getattr(fleet, each.name),
-            request_deserializer=each.request.FromString,
-            response_serializer=each.response.SerializeToString,
-        )
-        for each in wire.METHODS.values()
-    }
-    return grpc.method_handlers_generic_handler(wire.SERVICE, methods)
 
 
 def _options(largest: int) -> list[tuple[str, int]]:

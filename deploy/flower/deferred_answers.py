@@ -110,6 +110,11 @@ class Later:
         return answer
 
 
+def after(answer: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply a function to an answer: now, or when the answer is known if it is a `Later`."""
+    return answer.then(change) if isinstance(answer, Later) else change(answer)
+
+
 class _Alarms:
     """Calls functions at given times, all in one thread. The functions must return at once.
 

@@ -11,7 +11,9 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.admission import object_trees
+from deploy.fleet.admission import delivered_objects, object_trees
+from deploy.fleet.errors import RequestRefused
+from deploy.fleet.joined_objects import SEPARATOR
 from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.guards.reply_size import (
     FACTOR,
@@ -25,6 +27,8 @@ from deploy.flower.patches.guards.reply_size import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from deploy.fleet.admission.delivered_objects import DeliveredObjects
 
 OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow more
 TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
@@ -60,6 +64,7 @@ USED = (
     *(f"{_TREES}:{name}" for name in ("iterate_object_tree", "get_object_tree")),
     *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
     "flwr.app.message:make_message",
+    *delivered_objects.USED,
     *object_trees.USED,
     *upload_progress.USED_BY_SUPERLINK,
 )
@@ -83,6 +88,7 @@ class _Session:
     def __init__(self, name: str, run: int, asked: str, began: int) -> None:
         self.name, self.run, self.asked, self.began = name, run, asked, began
         self.spent = 0  # the bytes of objects in the session
+        self.pushed: set[str] = set()  # the node's objects that are stored, also of its earlier attempts
 
 
 class ReplyAdmission:
@@ -99,21 +105,21 @@ class ReplyAdmission:
     ----------
     state_factory : LinkStateFactory
         Returns the SuperLink's state.
-    refused : Callable[[str, str], Exception]
-        Makes the exception for a refused request, from the reason and the name of a gRPC status.
     arrived : Callable[[int], int]
         Returns how many bytes of models a node has sent since this program's start.
+    delivered : DeliveredObjects
+        Knows which objects a node has received.
     """
 
     def __init__(
         self,
         state_factory: Any,
-        refused: Callable[[str, str], Exception],
         arrived: Callable[[int], int],
+        delivered: DeliveredObjects,
     ) -> None:
         self._arrived = arrived
         self._state_factory = state_factory
-        self._refused = refused
+        self._known = delivered
         self._lock = threading.Lock()
         # For each run, the most bytes and objects of a message, as in the database; None: not read yet.
         self._saved: dict[int, Size] | None = None
@@ -135,52 +141,55 @@ class ReplyAdmission:
             objects = max((each.objects for each in saved.values()), default=0)
         return MESSAGE + TREE_NODE * max(OBJECTS, FACTOR * objects)
 
-    def check(self, method: str, request: Any, node: int) -> None:
-        """Raise an exception if a node's request must be refused.
+    def note_delivery(self, response: Any, node: int) -> None:
+        """Note which messages a node has received. `response` is a PullMessagesResponse."""
+        for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            self._grow(message.metadata.message_id, message.metadata.run_id, tree)
+        with self._lock:
+            for message in response.messages_list:
+                self._delivered[message.metadata.message_id] = node
+            while len(self._delivered) > MOST_MESSAGES:
+                self._delivered.popitem(last=False)
+
+    def note_reply(self, request: Any, response: Any, node: int) -> None:
+        """Note in which session a node pushes its reply's objects, and let it push all that it may not know.
+
+        Flower's answer leaves out the objects that are stored already. So a node could test by their names
+        whether others have sent certain objects. Here the answer leaves out only objects that the node has
+        received, or has pushed before.
 
         Parameters
         ----------
-        method : str
-            The name of the request's method in the Fleet API.
-        request : protobuf message
-            The request. If it pushes an object without naming a session, the node's session is added to it.
+        request : PushMessagesRequest
+            The announcement of a reply, which `check_reply` has admitted.
+        response : PushMessagesResponse
+            Flower's answer, which is changed.
         node : int
             The id of the node.
         """
-        if method == "PushMessages":
-            self._check_reply(request, node)
-        elif method == "PushObject":
-            self._check_object(request, node)
-        elif method == "ConfirmMessageReceived":
-            self._check_confirmation(request, node)
-
-    def note(self, method: str, request: Any, response: Any, node: int) -> None:
-        """Note which messages a node has received, and in which session it will push its reply's objects.
-
-        Call this after a request was answered with `response`. The other parameters are those of `check`.
-        """
-        if method == "PullMessages":
-            for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                self._grow(message.metadata.message_id, message.metadata.run_id, tree)
-            with self._lock:
-                for message in response.messages_list:
-                    self._delivered[message.metadata.message_id] = node
-                while len(self._delivered) > MOST_MESSAGES:
-                    self._delivered.popitem(last=False)
-        if method != "PushMessages":
-            return
-        missing = set(response.objects_to_push)
-        tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
-        present = {each.object_id for each in tree} - missing
         metadata = request.messages_list[0].metadata
         session = _Session(
             response.session_id, metadata.run_id, metadata.reply_to_message_id, self._arrived(node)
         )
         with self._lock:
+            before = self._sessions.get(node)
+            if before is not None and before.asked == session.asked:
+                session.pushed = before.pushed
             self._sessions[node] = session
+        tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
+        names = list(dict.fromkeys(each.object_id for each in tree))
+        missing = set(response.objects_to_push)
+        present = (self._known.among(node, names) | session.pushed).intersection(names) - missing
+        response.objects_to_push[:] = [name for name in names if name not in present]
         # Objects that are already stored count too, although the node need not send them.
-        if present and missing:
+        if present and response.objects_to_push:
             self._spend(session, metadata.run_id, sum(self._stored(present).values()))
+
+    def note_objects(self, request: Any, node: int) -> None:
+        """Note that the objects of a PushObjectRequest of a node are stored."""
+        with self._lock:
+            if (session := self._sessions.get(node)) is not None:
+                session.pushed.update(request.object_id.split(SEPARATOR))
 
     def received(self, run: int, message_ids: Collection[str]) -> dict[str, int]:
         """Return how many bytes have arrived of replies to these messages of a run.
@@ -195,7 +204,8 @@ class ReplyAdmission:
             if each.run == run and each.asked in message_ids
         }
 
-    def _check_reply(self, request: Any, node: int) -> None:
+    def check_reply(self, request: Any, node: int) -> None:
+        """Refuse a PushMessagesRequest of a node unless it announces a reply to a message for this node."""
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise self._no("a request must hold one reply")
         (message,), (tree,) = request.messages_list, request.message_object_trees
@@ -234,7 +244,11 @@ class ReplyAdmission:
         if not object_trees.is_hash_of(message, tree):
             raise self._no("the reply has another hash", metadata.reply_to_message_id)
 
-    def _check_object(self, request: Any, node: int) -> None:
+    def check_object(self, request: Any, node: int) -> None:
+        """Refuse a PushObjectRequest of a node unless the object may belong to the node's reply.
+
+        If the request names no session, the node's session is added to it.
+        """
         with self._lock:
             # After a restart of the SuperLink, the first session that the node names counts as its session;
             # the database knows whether this session exists.
@@ -251,7 +265,7 @@ class ReplyAdmission:
         found = self._sessions[node] = _Session(request.session_id, run, asked, self._arrived(node))
         return found
 
-    def _check_confirmation(self, request: Any, node: int) -> None:
+    def check_confirmation(self, request: Any, node: int) -> None:
         """Refuse the confirmation of another node's message: the SuperLink would delete the message."""
         with self._lock:
             is_known = self._delivered.get(request.message_object_id) == node
@@ -263,7 +277,7 @@ class ReplyAdmission:
         # The SuperLink may have sent the message before its last restart.
         found = self._state_factory.state().query(_ADDRESSEE, {"id": request.message_object_id})
         if not any(message["dst_node_id"] % 2**64 == node for message in found):
-            raise self._refused("Bad confirmation: the message is not for this node", "PERMISSION_DENIED")
+            raise RequestRefused("Bad confirmation: the message is not for this node", "PERMISSION_DENIED")
 
     def _spend(self, session: _Session, run: int, count: int) -> None:
         with self._lock:
@@ -289,7 +303,7 @@ class ReplyAdmission:
         """Return the exception for a refused reply, and store error replies to the messages `asked`."""
         for message_id in asked:
             self._answer(message_id, reason)
-        return self._refused(f"Bad reply: {reason}", "PERMISSION_DENIED")
+        return RequestRefused(f"Bad reply: {reason}", "PERMISSION_DENIED")
 
     def _answer(self, message_id: str, reason: str) -> None:
         """Store an error reply in place of a node's reply to a message. A stored reply is kept."""

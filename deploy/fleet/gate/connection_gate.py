@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from deploy.fleet.gate.frame_limit import FrameBudget, FrameCounter, SlowDown
+from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, TlsPeer
 from deploy.fleet.sockets import forwarded
@@ -47,6 +47,7 @@ ALL_STRANGERS, STRANGERS, PER_NODE = 1024, 512, 16
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
 FROM_STRANGER = 64 * 1024  # the most bytes of a stranger that are forwarded
 REFUSALS = 16  # refused requests after which a connection is closed
+OVER_BUDGET = FRAMES // 8  # frames that a request costs whose node sends too many requests
 TOLD = 60.0  # s between two lines of one kind in the log
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
@@ -112,6 +113,16 @@ class Gate:
     def arrived(self, node: int) -> int:
         """Return how many bytes of models a node has sent since this program's start (`FrameCounter`)."""
         return self._arrived[node]
+
+    def node(self, peer: str) -> int | None:
+        """Return the node whose key signed the last admitted request of a peer; None for a stranger."""
+        connection = self._connections.get(peer)
+        return None if connection is None else connection.node
+
+    def slow_down(self, peer: str) -> None:
+        """Let a node that sends too many requests send few frames in this second."""
+        if connection := self._connections.get(peer):
+            self._loop.call_soon_threadsafe(connection.budget.spend, OVER_BUDGET)
 
     def refused(self, peer: str) -> None:
         """Note that a request of a peer was refused. `peer` is the name that `sender` returns."""

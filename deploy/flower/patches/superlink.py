@@ -12,8 +12,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deploy.fleet import deliveries, held_requests, joined_objects, presence, server
-from deploy.fleet.held_requests import HeldRequests
+from deploy.fleet import deliveries, held_requests, joined_objects, presence
+from deploy.fleet.duties import duties
 from deploy.fleet.storage import (
     clock_jumps,
     messages,
@@ -52,8 +52,6 @@ Stock Flower has 180 s. A part has up to 5 MB, and a SuperNode sends four parts 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
-_FLEET = "deploy.fleet.servicer"
-_FLEET_HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
@@ -63,8 +61,6 @@ USED = (
     f"{_SUPERLINK_APP}:create_app",
     f"{_SUPERLINK}:SuperLinkLifespan._start_superexec_if_needed",
     f"{_RUN_SUPEREXEC}:_get_task_poll_interval",
-    f"{_FLEET}:FleetServicer.PullMessages",
-    f"{_FLEET_HANDLERS}:MessageToDict",
     f"{_LINK_STATE}:SqlLinkState.store_message_and_object_tree",
     f"{_LINK_STATE}:InMemoryLinkState.store_message_and_object_tree",
     f"{_LINK_STATE}:SqlLinkState.store_object",
@@ -82,7 +78,6 @@ USED = (
     f"{_LINK_STATE}:SqlLinkState._on_task_tokens_expired",
     f"{_LINK_STATE}:InMemoryLinkState.finish_task",
     f"{_LINK_STATE}:InMemoryLinkState._on_task_tokens_expired",
-    f"{_FLEET_HANDLERS}:check_abort",
     *clock_jumps.USED,
     *deliveries.USED,
     *sqlite_settings.USED,
@@ -115,32 +110,22 @@ def patch() -> None:
     pushes.patch()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
     handlers = importlib.import_module(_SUPERLINK_API)
-    held = HeldRequests()
-    for name in ("SqlLinkState", "InMemoryLinkState"):
-        held.notice_messages_in(getattr(importlib.import_module(_LINK_STATE), name))
-    held.hold_for_nodes(importlib.import_module(_FLEET).FleetServicer)
-    held.hold_for_apps(handlers)
-    past = past_rounds.PastRounds()
-    past.delete_in(importlib.import_module(_LINK_STATE).SqlLinkState)
-    deliveries.patch(past)
-    nodes_present = presence.patch(held.look_again)
-    server.starting.append(nodes_present.begin)
-    server.stopping.append(nodes_present.end)
-    joined_objects.answer_nodes(importlib.import_module(_FLEET).FleetServicer)
+    duties.held.hold_for_apps(handlers)
     joined_objects.answer_apps(handlers)
-
-    # Flower converts every request to a dict for a line of the log that is not written (level DEBUG).
-    replace(_FLEET_HANDLERS, MessageToDict=lambda request: request)
-
-    # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
-    # traffic. Deleting and storing take the database's only write lock. Here these accesses happen at most
-    # once in `LOOK` seconds, so a revoked key stays valid for up to `LOOK` seconds.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
+    duties.held.notice_messages_in(state)
+    duties.past.delete_in(state)
+    deliveries.hand_out_complete_replies(state)
+    deliveries.store_parts_again(state)
+    deliveries.give_up_messages_of_restarted_nodes(state, duties.unconfirmed)
+    duties.presence.admit_returning_nodes(state)
+
+    # In nearly every request, Flower deletes expired tokens, looks up the node and stores the traffic.
+    # Deleting and storing take the database's only write lock. Here these accesses happen at most once in
+    # `LOOK` seconds, so a revoked key stays valid for up to `LOOK` seconds.
     clock_jumps.ClockJumps(state)
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
     state.get_node_id_by_public_key = remembered(state.get_node_id_by_public_key, by=1, but=None)
-    check_abort: Any = vars(importlib.import_module(_FLEET_HANDLERS))["check_abort"]
-    replace(_FLEET_HANDLERS, check_abort=remembered(check_abort))
     _Traffic(state)
 
     # When the SuperLink ends, Flower waits for all requests. A program that follows a run's log has a request

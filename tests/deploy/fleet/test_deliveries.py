@@ -20,52 +20,47 @@ NODE, OTHER, BANNED = 11, 12, 13
 
 
 class Servicer:
-    """Hands out each message once."""
+    """Delivers messages as the Fleet service does."""
 
-    def __init__(self) -> None:
+    def __init__(self, unconfirmed: deliveries.Unconfirmed) -> None:
         self.messages: dict[int, list[Any]] = {}
-        self.confirmed: list[str] = []
-
-    def PullMessages(self, asked: Any, context: Any) -> Any:  # noqa: N802
-        waiting = self.messages.get(asked.node.node_id, [])
-        return SimpleNamespace(messages_list=[waiting.pop(0)] if waiting else [])
-
-    def ConfirmMessageReceived(self, request: Any, context: Any) -> None:  # noqa: N802
-        self.confirmed.append(request.message_object_id)
+        self._unconfirmed = unconfirmed
 
     def send(self, node: int, text: str, *, ttl: float = 100.0) -> None:
         metadata = SimpleNamespace(message_id=text, created_at=time.time(), ttl=ttl, run_id=1, group_id="")
         self.messages.setdefault(node, []).append(SimpleNamespace(metadata=metadata))
 
     def asked_by(self, node: int) -> list[str]:
-        response = self.PullMessages(SimpleNamespace(node=SimpleNamespace(node_id=node)), None)
+        response = self._unconfirmed.again(node)
+        if response is None:
+            waiting = self.messages.get(node, [])
+            response = SimpleNamespace(messages_list=[waiting.pop(0)] if waiting else [])
+            self._unconfirmed.note(node, response)
         return [message.metadata.message_id for message in response.messages_list]
-
-    def confirmed_by(self, node: int, text: str) -> None:
-        request = SimpleNamespace(node=SimpleNamespace(node_id=node), message_object_id=text)
-        self.ConfirmMessageReceived(request, None)
 
 
 @pytest.fixture
-def servicer() -> Servicer:
-    class OwnServicer(Servicer):
-        pass
-
-    deliveries.Unconfirmed(PastRounds()).deliver_again(OwnServicer)
-    return OwnServicer()
+def unconfirmed() -> deliveries.Unconfirmed:
+    return deliveries.Unconfirmed(PastRounds())
 
 
-def test_a_message_is_delivered_until_its_node_confirms_it(servicer: Servicer) -> None:
+@pytest.fixture
+def servicer(unconfirmed: deliveries.Unconfirmed) -> Servicer:
+    return Servicer(unconfirmed)
+
+
+def test_a_message_is_delivered_until_its_node_confirms_it(
+    servicer: Servicer, unconfirmed: deliveries.Unconfirmed
+) -> None:
     servicer.send(NODE, "first")
     servicer.send(NODE, "second")
     servicer.send(OTHER, "another")
     assert servicer.asked_by(NODE) == ["first"]
     assert servicer.asked_by(OTHER) == ["another"]
     assert servicer.asked_by(NODE) == ["first"]  # the answer was lost
-    servicer.confirmed_by(NODE, "first")
-    assert servicer.confirmed == ["first"]
+    unconfirmed.forget(NODE)
     assert servicer.asked_by(NODE) == ["second"]
-    servicer.confirmed_by(NODE, "second")
+    unconfirmed.forget(NODE)
     assert servicer.asked_by(NODE) == []
     assert servicer.asked_by(OTHER) == ["another"]
 
@@ -84,11 +79,6 @@ def test_a_message_that_has_expired_is_not_delivered_again(servicer: Servicer) -
 
 
 # --- replies -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def unconfirmed() -> deliveries.Unconfirmed:
-    return deliveries.Unconfirmed(PastRounds())
 
 
 @pytest.fixture
@@ -195,7 +185,7 @@ def test_a_reply_whose_push_has_expired_is_found(state: Any) -> None:
 
 
 def test_a_node_that_restarts_gives_up_what_it_received_before(
-    state: Any, unconfirmed: deliveries.Unconfirmed
+    state: Any, servicer: Servicer, unconfirmed: deliveries.Unconfirmed
 ) -> None:
     for name in ("confirmed", "half replied", "replied", "unconfirmed"):
         state.store_message(name, NODE)
@@ -205,17 +195,14 @@ def test_a_node_that_restarts_gives_up_what_it_received_before(
     state.store_reply("replied", 0)
     state.store_reply("another's half", 2, node=OTHER)
     before = state.messages()
-    servicer = type("OwnServicer", (Servicer,), {})
-    unconfirmed.deliver_again(servicer)
-    this = servicer()
-    this.send(NODE, "unconfirmed")
-    assert this.asked_by(NODE) == ["unconfirmed"]
+    servicer.send(NODE, "unconfirmed")
+    assert servicer.asked_by(NODE) == ["unconfirmed"]
     assert not state.activate_node(BANNED, 30.0)
     assert state.messages() == before
     assert state.activate_node(NODE, 30.0)
     assert state.messages() == ["another's", "replied", "unconfirmed", "waiting"]
     assert state.found("half replied", "replied") == ["re: replied"]
-    this.confirmed_by(NODE, "unconfirmed")
+    unconfirmed.forget(NODE)
     assert state.activate_node(NODE, 30.0)
     assert state.messages() == ["another's", "replied", "waiting"]
 
@@ -230,4 +217,6 @@ def test_a_part_is_stored_in_spite_of_a_locked_database_and_may_be_pushed_twice(
     assert state.failures == 0
     assert state.object_store.get(part) == content
     assert state.store_object(1, push, part, content)  # the answer was lost
+    assert not state.store_object(1, push, part, b"a guess of the name only")
+    assert not state.store_object(1, push, "0" * 64, b"")
     assert not state.store_object(1, push, "0" * 64, content)  # nobody expects it

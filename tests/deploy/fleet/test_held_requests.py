@@ -47,12 +47,15 @@ class Store:
 
 
 class Servicer:
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, held: held_requests.HeldRequests) -> None:
+        self.store, self._held = store, held
 
-    def PullMessages(self, asked: Any, context: Any) -> Any:  # noqa: N802
-        self.store.pulls += 1
-        return SimpleNamespace(messages_list=self.store.messages.pop(asked.node.node_id, []))
+    def pull_messages(self, node: int, call: "Call") -> Any:
+        def look() -> Any:
+            self.store.pulls += 1
+            return SimpleNamespace(messages_list=self.store.messages.pop(node, []))
+
+        return self._held.hold(node, call, look)
 
 
 class Call:
@@ -80,13 +83,9 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         began = time.monotonic()
-        answer = self._servicer.PullMessages(asked_by(self._node), self.call)
+        answer = self._servicer.pull_messages(self._node, self.call)
         self.messages = list((answer.wait() if isinstance(answer, Later) else answer).messages_list)
         self.seconds = time.monotonic() - began
-
-
-def asked_by(node: int) -> Any:
-    return SimpleNamespace(node=SimpleNamespace(node_id=node))
 
 
 @pytest.fixture
@@ -94,13 +93,9 @@ def servicer() -> Servicer:
     class OwnStore(Store):
         pass
 
-    class OwnServicer(Servicer):
-        pass
-
     held = held_requests.HeldRequests()
     held.notice_messages_in(OwnStore)
-    held.hold_for_nodes(OwnServicer)
-    return OwnServicer(OwnStore())
+    return Servicer(OwnStore(), held)
 
 
 def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
@@ -218,7 +213,7 @@ def test_a_held_request_of_a_node_occupies_no_thread(servicer: Servicer) -> None
     threads = threading.active_count()
     with ThreadPoolExecutor(2) as pool:
         for node in nodes:
-            request = servicer.PullMessages(asked_by(node), Call())
+            request = servicer.pull_messages(node, Call())
             assert isinstance(request, Later)
             request.run(pool.submit, lambda answer: answers.append(answer.messages_list), pytest.fail)
         assert threading.active_count() <= threads + 1  # the alarms

@@ -46,30 +46,20 @@ def test_joined_contents_that_are_cut_off_are_refused(contents: list[bytes], dat
         split(joined[:length])
 
 
-class AbortedError(Exception):
-    pass
-
-
-class Context:
-    def abort(self, code: Any, reason: str) -> None:
-        raise AbortedError(reason)
-
-
 class Servicer:
-    """Answers requests for single objects, as Flower's servicer."""
+    """Answers requests for single objects, as Flower's handlers."""
 
     def __init__(self, **contents: bytes) -> None:
         self.contents = contents
         self.requests = 0
-        self.state_factory = SimpleNamespace(state=lambda: None)
 
-    def PullObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
+    def pull_object(self, asked: Any) -> Any:
         content = self.contents.get(asked.object_id)
         return SimpleNamespace(
             object_found=content is not None, object_available=bool(content), object_content=content or b""
         )
 
-    def PushObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
+    def push_object(self, asked: Any) -> Any:
         known = asked.object_id in self.contents and asked.session_id == "session"
         if known:
             self.contents[asked.object_id] = asked.object_content
@@ -77,10 +67,13 @@ class Servicer:
 
 
 class Joining(Servicer):
-    pass
+    """Answers joined requests too, as the Fleet service."""
 
+    def pull_object(self, asked: Any) -> Any:
+        return joined_objects.pull_each(asked, super().pull_object, None)
 
-joined_objects.answer_nodes(Joining)
+    def push_object(self, asked: Any) -> Any:
+        return joined_objects.push_each(asked, super().push_object, None)
 
 
 def loop() -> Any:
@@ -94,7 +87,7 @@ def loop() -> Any:
 def pull(servicer: Servicer, names: list[str]) -> dict[str, bytes]:
     def pull_object(name: str) -> bytes:
         servicer.requests += 1
-        response = servicer.PullObject(PullObjectRequest(object_id=name), Context())
+        response = servicer.pull_object(PullObjectRequest(object_id=name))
         if not response.object_found:
             raise ObjectPullError(name, "")
         if not response.object_available:
@@ -112,7 +105,7 @@ def push(servicer: Servicer, contents: dict[str, bytes]) -> None:
     def push_object(name: str, content: bytes) -> None:
         servicer.requests += 1
         request = PushObjectRequest(object_id=name, object_content=content, session_id="session")
-        if not servicer.PushObject(request, Context()).stored:
+        if not servicer.push_object(request).stored:
             raise ObjectPushError(name, 0, "session")
 
     loop().push_object_contents_from_iterable(contents.items(), push_object)
@@ -235,18 +228,18 @@ def test_an_object_that_is_not_expected_is_named() -> None:
 )
 def test_a_joined_request_that_is_not_valid_is_refused(names: str, content: bytes, reason: str) -> None:
     request = PushObjectRequest(object_id=names, object_content=content, session_id="session")
-    with pytest.raises(AbortedError, match=reason):
-        Joining(a=b"", b=b"").PushObject(request, Context())
+    with pytest.raises(ValueError, match=reason):
+        Joining(a=b"", b=b"").push_object(request)
 
 
 def test_a_request_for_too_many_objects_is_refused() -> None:
-    with pytest.raises(AbortedError, match=f"at most {MOST}"):
-        Joining(a=b"1").PullObject(PullObjectRequest(object_id=",".join("a" * (MOST + 1))), Context())
+    with pytest.raises(ValueError, match=f"at most {MOST}"):
+        Joining(a=b"1").pull_object(PullObjectRequest(object_id=",".join("a" * (MOST + 1))))
 
 
 def test_a_response_has_at_most_one_object_more_than_is_enough() -> None:
     servicer = Joining(a=bytes(ENOUGH - 1), b=bytes(ENOUGH), c=b"1")
-    response = servicer.PullObject(PullObjectRequest(object_id="a,b,c"), Context())
+    response = servicer.pull_object(PullObjectRequest(object_id="a,b,c"))
     assert [len(each) for each in split(response.object_content)] == [ENOUGH - 1, ENOUGH]
 
 

@@ -47,14 +47,14 @@ class State:
 
 
 class Servicer:
-    def __init__(self, state: State) -> None:
-        self.state_factory = SimpleNamespace(state=lambda: state)
+    def __init__(self, state: State, present: presence.Presence) -> None:
+        self.state, self.present = state, present
         self.acknowledged: Callable[[], object] = lambda: None
 
-    def SendNodeHeartbeat(self, asked: Any, context: Any) -> Any:  # noqa: N802
-        self.state_factory.state().online.add(asked.node.node_id)
+    def send_node_heartbeat(self, node: int, call: Any) -> Any:
+        self.state.online.add(node)
         self.acknowledged()
-        return SimpleNamespace(success=True)
+        return self.present.hold(SimpleNamespace(success=True), node, call, lambda: self.state)
 
 
 class Call(threading.Thread):
@@ -79,8 +79,7 @@ class Call(threading.Thread):
         return self._peer
 
     def run(self) -> None:
-        asked = SimpleNamespace(node=SimpleNamespace(node_id=NODE))
-        answer = self._servicer.SendNodeHeartbeat(asked, self)
+        answer = self._servicer.send_node_heartbeat(NODE, self)
         if isinstance(answer, Later):
             answer.wait()
         self.disconnect()  # gRPC calls it at the end of every request
@@ -117,24 +116,15 @@ def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
     class OwnState(State):
         pass
 
-    class OwnServicer(Servicer):
-        pass
-
     monkeypatch.setattr(presence, "AWAY", 0.1)
     monkeypatch.setattr(presence, "ENDING", 0.1)
     present = presence.Presence(lambda: left.append("node"))
-    present.hold_heartbeats(OwnServicer)
     present.admit_returning_nodes(OwnState)
-    return OwnServicer(OwnState())
-
-
-def state_of(servicer: Servicer) -> State:
-    state: State = servicer.state_factory.state()
-    return state
+    return Servicer(OwnState(), present)
 
 
 def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, left: list[str]) -> None:
-    state = state_of(servicer)
+    state = servicer.state
     assert state.activate_node(NODE, 30)
     heartbeat = Call(servicer).connected()
     assert NODE in state.online
@@ -152,21 +142,27 @@ def test_the_end_of_an_old_connection_does_not_end_a_new_one(servicer: Servicer,
     for each in (old, new, lost):
         each.join(10)
     time.sleep(3 * presence.AWAY)
-    assert NODE in state_of(servicer).online
+    assert NODE in servicer.state.online
     assert not left
     latest.disconnect()
-    assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+    assert wait_until(lambda: NODE not in servicer.state.online, 10)
 
 
 def test_a_restarted_node_is_let_in_at_once_and_a_second_one_is_not(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "AWAY", 60.0)  # it still counts as online
-    state = state_of(servicer)
+    state = servicer.state
     assert state.activate_node(NODE, 30)
     heartbeat = Call(servicer).connected()
+    began = time.monotonic()
+    servicer.present.wait_for_end(NODE)
+    assert time.monotonic() - began >= presence.ENDING
     assert not state.activate_node(NODE, 30)
     heartbeat.disconnect()
+    began = time.monotonic()
+    servicer.present.wait_for_end(NODE)
+    assert time.monotonic() - began < presence.ENDING
     assert state.activate_node(NODE, 30)
 
 
@@ -174,23 +170,23 @@ def test_a_node_that_never_sends_a_heartbeat_does_not_stay_online(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "LATE", 0.1)
-    assert state_of(servicer).activate_node(NODE, 30)
-    assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+    assert servicer.state.activate_node(NODE, 30)
+    assert wait_until(lambda: NODE not in servicer.state.online, 10)
 
 
 def test_a_stock_node_stays_online_between_its_heartbeats(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "LATE", 0.1)
-    assert state_of(servicer).activate_node(NODE, 30)
+    assert servicer.state.activate_node(NODE, 30)
     Call(servicer, held=False).join(10)
     time.sleep(0.3)
-    assert NODE in state_of(servicer).online
-    assert not state_of(servicer).activate_node(NODE, 30)
+    assert NODE in servicer.state.online
+    assert not servicer.state.activate_node(NODE, 30)
 
 
 def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer: Servicer) -> None:
-    state = state_of(servicer)
+    state = servicer.state
     heartbeat = Call(servicer).connected()
     state.locked = True
     heartbeat.disconnect()
@@ -203,7 +199,7 @@ def test_a_node_is_marked_as_soon_as_the_database_is_free(servicer: Servicer) ->
 def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online(
     servicer: Servicer, left: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, marked = state_of(servicer), threading.Event()
+    state, marked = servicer.state, threading.Event()
 
     def deactivate_node(node_id: int) -> bool:
         Call(servicer).connected()
@@ -222,7 +218,7 @@ def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online
 def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(
     servicer: Servicer, left: list[str]
 ) -> None:
-    state, acknowledged = state_of(servicer), threading.Event()
+    state, acknowledged = servicer.state, threading.Event()
 
     def wait_until_marked() -> None:
         acknowledged.set()
@@ -239,7 +235,7 @@ def test_a_node_that_is_marked_after_its_heartbeat_was_acknowledged_is_back(
 
 def test_a_stream_of_heartbeats_and_activations_starts_two_threads(servicer: Servicer) -> None:
     before = set(threading.enumerate())
-    state = state_of(servicer)
+    state = servicer.state
     for _ in range(50):
         assert state.activate_node(NODE, 30)
     calls = [Call(servicer).connected() for _ in range(50)]
@@ -253,8 +249,7 @@ def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
     call, answers, pool = SilentCall(), [], ThreadPoolExecutor(2)
     threads = threading.active_count()
     for node in range(2000):
-        asked = SimpleNamespace(node=SimpleNamespace(node_id=node))
-        heartbeat = servicer.SendNodeHeartbeat(asked, call)
+        heartbeat = servicer.send_node_heartbeat(node, call)
         assert isinstance(heartbeat, Later)
         heartbeat.run(pool.submit, answers.append, answers.append)
     assert threading.active_count() <= threads + 3  # for silent connections, for absent nodes, and alarms
@@ -290,8 +285,8 @@ def test_a_connection_without_a_byte_counts_as_ended(
             for _ in range(12):
                 device.send(b"x")
                 time.sleep(0.1)
-                assert NODE in state_of(servicer).online
-            assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+                assert NODE in servicer.state.online
+            assert wait_until(lambda: NODE not in servicer.state.online, 10)
             time.sleep(0.2)
             assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
 
@@ -320,9 +315,9 @@ def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model
             for _ in range(15):  # five times as long as the next heartbeat may take
                 sink.recv(4_000_000, socket.MSG_WAITALL)
                 time.sleep(0.1)
-                assert NODE in state_of(servicer).online
+                assert NODE in servicer.state.online
             # The sink stops to read: nothing arrives any more.
-            assert wait_until(lambda: NODE not in state_of(servicer).online, 10)
+            assert wait_until(lambda: NODE not in servicer.state.online, 10)
             sink.close()
             sender.join(10)
             assert not sender.is_alive()
@@ -347,6 +342,6 @@ def test_a_node_that_only_pings_is_offline_without_its_next_heartbeat(
             def pinged_and_offline() -> bool:
                 with contextlib.suppress(BrokenPipeError):
                     device.sendall(bytes(50))
-                return NODE not in state_of(servicer).online
+                return NODE not in servicer.state.online
 
             assert wait_until(pinged_and_offline, 10)

@@ -29,8 +29,10 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.fleet import fleet_handlers as fleet
 from flwr.superlink.servicer.runtime import runtime_handlers
 
+from deploy.fleet import deliveries
+from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.front_door import RequestRefused
+from deploy.fleet.errors import RequestRefused
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
@@ -41,7 +43,8 @@ class Run:
     """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
     def __init__(self, factory: LinkStateFactory) -> None:
-        self.limits = ReplyAdmission(factory, RequestRefused, lambda node: 0)
+        self.delivered = DeliveredObjects()
+        self.limits = ReplyAdmission(factory, lambda node: 0, self.delivered)
         self.state: Any = factory.state()
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
@@ -81,6 +84,7 @@ class Run:
         response = fleet.pull_messages(
             PullMessagesRequest(node=Node(node_id=node)), self.state, self.state.object_store
         )
+        self.delivered.note(node, response)
         (message,), (tree,) = response.messages_list, response.message_object_trees
         self.inflate(tree)
         self.state.object_store.delete(tree.object_id)
@@ -108,9 +112,9 @@ class Run:
             message_object_trees=[tree],
         )
         for _ in range(2):  # the first answer is lost
-            self.limits.check("PushMessages", request, node)
+            self.limits.check_reply(request, node)
             response = fleet.push_messages(request, self.state)
-        self.limits.note("PushMessages", request, response, node)
+        self.limits.note_reply(request, response, node)
         return node, reply, response
 
     def push_reply(self, node: int, reply: Message, response: Any, *others: Any) -> None:
@@ -124,7 +128,7 @@ class Run:
                     object_content=objects[name].deflate(),
                     session_id=response.session_id,
                 )
-                self.limits.check("PushObject", request, node)
+                self.limits.check_object(request, node)
                 assert fleet.push_object(request, self.state).stored
 
     def fetch(self, asked: Message) -> Message:
@@ -145,6 +149,7 @@ def run(factory: LinkStateFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     for name in ("store_message_and_object_tree", "store_object"):
         monkeypatch.setattr(SqlLinkState, name, getattr(SqlLinkState, name))
     monkeypatch.setattr(SqlObjectStore, "get_object_tree", STOCK_READ)
+    deliveries.store_parts_again(SqlLinkState)
     run = Run(factory)
     yield run
     run.state.object_store.clear()
@@ -244,7 +249,7 @@ def test_the_message_of_a_reply_is_no_other_object(run: Run) -> None:
             node=Node(node_id=node), messages_list=[message], message_object_trees=[tree]
         )
         with pytest.raises(RequestRefused, match="another hash"):
-            run.limits.check("PushMessages", request, node)
+            run.limits.check_reply(request, node)
 
 
 def test_trees_of_replies_cannot_contain_each_other(run: Run) -> None:

@@ -25,6 +25,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import http_grid
 
 from deploy.fleet.admission import reply_admission
+from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.flower.patches.guards import reply_size
 from strategies.flower.messages import read_reply
 from tests.support.fleet import App, Node, SuperLink, random_bytes
@@ -262,12 +263,10 @@ def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPa
             return []
 
     monkeypatch.setattr(importlib.import_module(reply_admission._LINK_STATE), "SqlLinkState", State)
-    limits = reply_admission.ReplyAdmission(
-        SimpleNamespace(state=State), lambda *reason: ValueError(*reason), lambda _: 0
-    )
+    limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda _: 0, DeliveredObjects())
     for run in range(1000):
         push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")
-        limits.check("PushObject", push, 7)
+        limits.check_object(push, 7)
     assert limits._saved == {}
 
 
