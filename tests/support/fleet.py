@@ -136,6 +136,12 @@ class SuperLink:
     def threads(self) -> int:
         return self._status("Threads")
 
+    @property
+    def cpu(self) -> float:
+        """The CPU time that it has taken, in seconds."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def forget_peak(self) -> None:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
@@ -200,8 +206,12 @@ class Node:
         try:
             return getattr(stub, method)(request, metadata=self.metadata, timeout=timeout)
         finally:
-            assert self._channel is not None
-            self._channel.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the last connection."""
+        assert self._channel is not None
+        self._channel.close()
 
     def activate(self) -> None:
         """Come online."""

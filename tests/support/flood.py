@@ -1,0 +1,102 @@
+"""Registered nodes that send a request as fast as they can, in a process of their own."""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import grpc
+
+from tests.support.fleet import Node, SuperLink
+
+CONNECTIONS = 4  # of each node
+AT_ONCE = 8  # requests under way on each connection
+
+
+class Flood:
+    """A flood from several nodes at once. Use it as a context manager.
+
+    Parameters
+    ----------
+    superlink : SuperLink
+        The server that is flooded.
+    requests : dict[Node, protobuf message]
+        The request that each node repeats.
+    method : str
+        The method of the requests.
+    """
+
+    def __init__(self, superlink: SuperLink, requests: dict[Node, Any], method: str) -> None:
+        nodes = [
+            {
+                "headers": [
+                    [name, value.hex() if isinstance(value, bytes) else value]
+                    for name, value in node.metadata
+                ],
+                "body": request.SerializeToString().hex(),
+            }
+            for node, request in requests.items()
+        ]
+        self._task = {
+            "address": superlink.address,
+            "authority": str(superlink.authority),
+            "path": f"/flwr.proto.Fleet/{method}",
+            "nodes": nodes,
+        }
+        self.codes: dict[str, int] = {}
+        """How many requests have ended with each status, once the flood is over."""
+
+    def __enter__(self) -> "Flood":
+        self._process = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE, text=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(self._task) + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "begun\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        output, _errors = self._process.communicate("over\n", timeout=60)
+        self.codes = json.loads(output)
+
+
+def main() -> None:
+    task = json.loads(sys.stdin.readline())
+    credentials = grpc.ssl_channel_credentials(Path(task["authority"]).read_bytes())
+    codes: dict[str, int] = {}
+    lock, over = threading.Lock(), threading.Event()
+
+    def send(ask: Any, body: bytes, headers: Any) -> None:
+        def done(call: Any) -> None:
+            code = call.code().name
+            with lock:
+                codes[code] = codes.get(code, 0) + 1
+            if not over.is_set():
+                send(ask, body, headers)
+
+        ask.future(body, metadata=headers, timeout=30).add_done_callback(done)
+
+    for node in task["nodes"]:
+        headers = [
+            (name, bytes.fromhex(value) if name.endswith("-bin") else value)
+            for name, value in node["headers"]
+        ]
+        for _ in range(CONNECTIONS):
+            channel = grpc.secure_channel(
+                task["address"], credentials, [("grpc.use_local_subchannel_pool", 1)]
+            )
+            for _ in range(AT_ONCE):
+                send(channel.unary_unary(task["path"]), bytes.fromhex(node["body"]), headers)
+    print("begun", flush=True)
+    sys.stdin.readline()
+    over.set()
+    time.sleep(0.5)
+    with lock:
+        print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main()
