@@ -3,12 +3,15 @@
 What happens to a request, from the socket to the database:
 
 1. `gate`: the connection is accepted, decrypted and counted; frames of HTTP/2 that only attacks need end it.
-2. `server`: gRPC reads the headers, and asks `enrolment` and then `front_door` for the request's handler.
-3. `front_door`: the headers are checked (key, signature, time), the node's requests are counted, and only
-   then is the body read. `admission` decides whether the node may send this reply or this object.
-4. `servicer`: the method is answered by Flower's handler, which knows nothing of gRPC. `held_requests` holds
-   a request for messages until there is one, `deliveries` delivers a lost message again, `presence` holds
-   heartbeats and notices nodes that leave, `joined_objects` answers for several objects at once.
+2. `server`: gRPC reads the headers, and asks `FleetService.service` in `service` for the request's handler.
+   That is `enrolment` for an invited device, and `front_door` for a node.
+3. `front_door`: in one of the `threads`, the headers are checked (key, budget, signature, time), and only
+   then is the body read, whose bytes count too (`budgets`).
+4. `service`: a method for each kind of request calls, from top to bottom, what checks the request
+   (`admission`), Flower's handler, which knows nothing of gRPC, and what notes the answer. `deliveries`
+   delivers a lost message again, `held_requests` holds a request for messages until there is one, `presence`
+   holds heartbeats and notices nodes that leave, `joined_objects` answers for several objects at once.
+   What the service shares with Flower's state is in `duties`.
 5. `storage`: Flower's state in SQLite, with fewer statements.
 6. `errors`: an error becomes a gRPC status and a text.
 
