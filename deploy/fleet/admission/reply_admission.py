@@ -7,12 +7,11 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.admission import object_trees
-from deploy.flower.patches.apps import upload_progress
+from deploy.flower.patches.apps.upload_progress import ASKED
 from deploy.flower.patches.guards.reply_size import (
     FACTOR,
     VARIABLE,
@@ -35,7 +34,6 @@ MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are me
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
-_STORE = "flwr.supercore.object_store.sql_object_store"
 _CONSTANTS = "flwr.common.constant"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
@@ -61,7 +59,6 @@ USED = (
     *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
     "flwr.app.message:make_message",
     *object_trees.USED,
-    *upload_progress.USED_BY_SUPERLINK,
 )
 
 
@@ -123,9 +120,7 @@ class ReplyAdmission:
         # Messages that were delivered before all of their parts had arrived -> their run and object tree.
         # They are measured when their node confirms that it has all parts.
         self._incomplete: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
-        upload_progress.answer(self.received)
-        object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
+        state_factory.state().received = self.received
 
     @property
     def largest_request(self) -> int:
@@ -153,6 +148,10 @@ class ReplyAdmission:
             self._check_object(request, node)
         elif method == "ConfirmMessageReceived":
             self._check_confirmation(request, node)
+        elif method == "PullObject" and ASKED in request.object_id:
+            raise self._refused(
+                "Only a ServerApp may ask how much of a reply has arrived", "PERMISSION_DENIED"
+            )
 
     def note(self, method: str, request: Any, response: Any, node: int) -> None:
         """Note which messages a node has received, and in which session it will push its reply's objects.
@@ -371,19 +370,3 @@ class ReplyAdmission:
             with self._lock:
                 self._saved = self._saved or {int(r["run"]): Size(r["bytes"], 0, r["objects"]) for r in rows}
         return self._saved
-
-    def _notice(self, state: Any) -> None:
-        """Patch `SqlLinkState`: it stores the trees of replies as flat trees."""
-        store_message = state.store_message_and_object_tree
-
-        @wraps(store_message)
-        def noticed_message(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
-            store = this.object_store
-            with this.session(), store._mutation_session():
-                if message.metadata.reply_to_message_id:
-                    object_tree = object_trees.flat(store, object_tree)
-                else:
-                    object_trees.state_children(store, message.metadata.run_id, object_tree)
-                return store_message(this, message, object_tree, session_id)
-
-        state.store_message_and_object_tree = noticed_message

@@ -24,11 +24,14 @@ NODE = 7
 class State:
     """Keeps which nodes are online, as the SuperLink's state does; `locked` as long as its database is."""
 
-    def __init__(self) -> None:
+    def __init__(self, present: presence.Presence) -> None:
+        self.present = present
         self.online: set[int] = set()
         self.locked = False
 
     def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+        if self.present.returns(node_id, lambda: self):
+            self.deactivate_node(node_id)
         if node_id in self.online:
             return False
         self.online.add(node_id)
@@ -114,9 +117,6 @@ def left() -> list[str]:
 
 @pytest.fixture
 def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
-    class OwnState(State):
-        pass
-
     class OwnServicer(Servicer):
         pass
 
@@ -124,8 +124,7 @@ def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
     monkeypatch.setattr(presence, "ENDING", 0.1)
     present = presence.Presence(lambda: left.append("node"))
     present.hold_heartbeats(OwnServicer)
-    present.admit_returning_nodes(OwnState)
-    return OwnServicer(OwnState())
+    return OwnServicer(State(present))
 
 
 def state_of(servicer: Servicer) -> State:

@@ -1,0 +1,34 @@
+"""What the Fleet service and the SuperLink's state share: which messages wait, and which nodes are there."""
+
+from __future__ import annotations
+
+from deploy.fleet.deliveries import Unconfirmed
+from deploy.fleet.held_requests import HeldRequests
+from deploy.fleet.presence import Presence
+from deploy.fleet.storage.past_rounds import PastRounds
+
+
+class Duties:
+    """The duties of one SuperLink, made before Flower makes the SuperLink's state.
+
+    Attributes
+    ----------
+    held : HeldRequests
+        Holds requests for messages. The state tells it which messages have arrived.
+    past : PastRounds
+        Knows from the state which rounds are past.
+    unconfirmed : Unconfirmed
+        Delivers a message again. The state keeps such a message when its node restarts.
+    presence : Presence
+        Holds heartbeats and notices nodes that leave. The state asks it when a node returns.
+    """
+
+    def __init__(self) -> None:
+        self.held = HeldRequests()
+        self.past = PastRounds()
+        self.unconfirmed = Unconfirmed(self.past)
+        self.presence = Presence(self.held.look_again)
+
+
+duties = Duties()
+"""Those of this process. Other processes than a SuperLink do not use them."""
