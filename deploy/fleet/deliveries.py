@@ -10,7 +10,7 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
   round's deadline is earlier. If the connection breaks meanwhile, the SuperNode sends the reply again, but
   the SuperLink refuses this second attempt, because the reply was handed out. Here a ServerApp receives a
-  reply only when all its parts have arrived, or when no part has arrived for `state.LONGEST_PART` s.
+  reply only when all its parts have arrived, or when no part has arrived for `messages.LONGEST_PART` s.
 - Stock Flower refuses a part of a reply if the database is locked. If the SuperLink has stored a part, but
   the answer that says so is lost, the SuperNode sends the part again, and stock Flower refuses this second
   copy. In both cases the SuperNode gives up the reply. Here the SuperLink tries again to store a part while

@@ -30,6 +30,7 @@ _OBJECTS = "flwr.supercore.object_store"
 _VALIDATOR = "flwr.server.utils.validator"
 _STATE = "deploy.fleet.state"
 _STORE = "deploy.fleet.storage.objects"
+_MESSAGES = "deploy.fleet.storage.messages"
 _IN_MEMORY = "flwr.supercore.constant:FLWR_IN_MEMORY_DB_NAME"
 OVERRIDDEN = {
     f"{_LINK_STATE}:SqlLinkState": (
@@ -89,7 +90,7 @@ USED = (
 def hand_over(duties: Duties) -> None:
     """Let the SuperLink's app use this project's state, which calls `duties`."""
     sqlite_settings.patch()
-    replace(_CORE_STATE, OBJECT_PUSH_SESSION_TTL_SECONDS=importlib.import_module(_STATE).LONGEST_PART)
+    replace(_CORE_STATE, OBJECT_PUSH_SESSION_TTL_SECONDS=importlib.import_module(_MESSAGES).LONGEST_PART)
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
 
     def factories(database: str, federation_manager: Any) -> tuple[Any, Any]:

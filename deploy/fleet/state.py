@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from deploy.fleet.duties import Duties
     from deploy.fleet.storage.objects import CohortObjectStore
 
-LONGEST_PART = 600
-"""A reply is given up if no further part has arrived completely for this many seconds.
-
-Stock Flower has 180 s. A part has up to 5 MB, and a SuperNode sends four parts at a time."""
-
 
 class CohortLinkState(TakesTurns, FewStatements):
     """The SuperLink's state.

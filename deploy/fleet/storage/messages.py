@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.common.constant import MESSAGE_TTL_TOLERANCE, SUPERLINK_NODE_ID
 from flwr.server.superlink.linkstate import SqlLinkState
-from flwr.server.superlink.linkstate import sql_linkstate as flower
 from flwr.server.superlink.linkstate.utils import (
     create_message_error_unavailable_ins_message,
     create_message_error_unavailable_res_message,
     dict_to_message,
     message_to_dict,
 )
+from flwr.server.utils.validator import validate_message
 from flwr.supercore import log
-from flwr.supercore.corestate import sql_corestate
+from flwr.supercore.date import now
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy.exc import IntegrityError
 
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
     from flwr.app import Message
     from flwr.proto.message_pb2 import ObjectTree
+
+LONGEST_PART = 600
+"""A reply is given up if no further part has arrived completely for this many seconds.
+
+Stock Flower has 180 s. A part has up to 5 MB, and a SuperNode sends four parts at a time."""
 
 _FIELDS = (
     "message_id",
@@ -124,7 +129,7 @@ class FewStatements(SqlLinkState):
     def store_message_ins(self, message: Message) -> str | None:
         """Store a message to a node. Return the message's id, or None if the message is not valid."""
         metadata = message.metadata
-        if any(errors := flower.validate_message(message=message, is_reply_message=False)):
+        if any(errors := validate_message(message=message, is_reply_message=False)):
             log(ERROR, errors)
             return None
         if metadata.src_node_id != SUPERLINK_NODE_ID:
@@ -151,7 +156,7 @@ class FewStatements(SqlLinkState):
     def store_message_res(self, message: Message) -> str | None:
         """Store a reply. Return the reply's id, or None if the reply is not valid."""
         metadata = message.metadata
-        if any(errors := flower.validate_message(message=message, is_reply_message=True)):
+        if any(errors := validate_message(message=message, is_reply_message=True)):
             log(ERROR, errors)
             return None
         message_id: str = metadata.message_id
@@ -198,8 +203,8 @@ class FewStatements(SqlLinkState):
         """Return undelivered messages to a node, the oldest first, and note their delivery."""
         if limit is not None and limit < 1:
             raise AssertionError("`limit` must be >= 1")
-        now = flower.now()
-        parameters: list[Any] = [now.isoformat(), uint64_to_int64(node_id), now.timestamp()]
+        moment = now()
+        parameters: list[Any] = [moment.isoformat(), uint64_to_int64(node_id), moment.timestamp()]
         parameters += [] if run_id is None else [uint64_to_int64(run_id)]
         if limit is None:
             claim = _CLAIM_ALL if run_id is None else _CLAIM_ALL_OF_RUN
@@ -241,8 +246,8 @@ class FewStatements(SqlLinkState):
             if any(int64_to_uint64(row["run_id"]) != run_id for row in found):
                 raise ValueError("`message_ids` contains invalid IDs")
             asked = {row["message_id"]: row for row in _valid(self, execute, found)}
-            now = flower.now()
-            current = now.timestamp()
+            moment = now()
+            current = moment.timestamp()
 
             def unavailable(row: dict[str, Any], what: str) -> Any:
                 return create_message_error_unavailable_res_message(_message(row).metadata, what)
@@ -257,7 +262,7 @@ class FewStatements(SqlLinkState):
                     errors.append(unavailable(row, "node_unavail"))
                 else:
                     waiting.append(message_id)
-            arrived = execute(_CLAIM_REPLIES, (now.isoformat(), listed(waiting))) if waiting else ()
+            arrived = execute(_CLAIM_REPLIES, (moment.isoformat(), listed(waiting))) if waiting else ()
             for reply in map(_row, arrived):
                 if reply["created_at"] + reply["ttl"] < current:
                     errors.append(unavailable(asked[reply["reply_to_message_id"]], "msg_unavail"))
@@ -297,8 +302,8 @@ class FewStatements(SqlLinkState):
         """
         if not session_id:
             return super().store_object(run_id, session_id, object_id, object_content)
-        moment = flower.now()
-        until = moment + timedelta(seconds=sql_corestate.OBJECT_PUSH_SESSION_TTL_SECONDS)
+        moment = now()
+        until = moment + timedelta(seconds=LONGEST_PART)
         which = times.stored_time(until), session_id, uint64_to_int64(run_id), times.stored_time(moment)
         try:
             with self.session() as session:
@@ -337,11 +342,11 @@ def _valid(
     if not rows:
         return []
     federations = dict(execute(_FEDERATIONS, (listed({row["run_id"] for row in rows}),)).all())
-    now = flower.now().timestamp()
+    current = now().timestamp()
 
     def is_valid(row: dict[str, Any]) -> bool:
         federation = federations.get(row["run_id"])
-        if row["created_at"] + row["ttl"] <= now or not federation:
+        if row["created_at"] + row["ttl"] <= current or not federation:
             return False
         nodes = {int64_to_uint64(row[name]) for name in ("src_node_id", "dst_node_id")}
         return len(nodes) == 1 or len(state.federation_manager.filter_nodes(nodes, federation)) == 2

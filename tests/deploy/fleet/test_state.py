@@ -173,7 +173,7 @@ def test_all_traffic_is_stored_when_a_task_ends(
 def test_a_request_for_the_progress_of_replies_is_no_request_for_an_object(cohort: CohortLinkState) -> None:
     name = f"{upload_progress.ASKED}a;b"
     assert cohort.get_object(RUN, name) == b"{}"  # before the Fleet API starts
-    cohort.received = lambda run, messages: {each: run for each in sorted(messages)}
+    cohort.received = lambda run, messages: dict.fromkeys(sorted(messages), run)
     assert json.loads(cohort.get_object(RUN, name) or b"") == {"a": RUN, "b": RUN}
     assert cohort.get_object(RUN, "a") is None
 

@@ -122,6 +122,7 @@ def test_messages_are_stored_delivered_and_answered_as_in_flower(
 
     monkeypatch.setattr(sql_linkstate, "now", now)
     monkeypatch.setattr(validator, "now", now)
+    monkeypatch.setattr(messages, "now", now)
     for state in states:
         state.query("UPDATE node SET online_until = :t WHERE online_until > 0", {"t": 1.8e9 + 200})
     sent: list[tuple[str, int]] = []
