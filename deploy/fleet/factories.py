@@ -27,6 +27,8 @@ _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _OBJECTS = "flwr.supercore.object_store"
+_INFLATABLE = "flwr.supercore.inflatable"
+_TABLES = "flwr.supercore.state.schema"
 _VALIDATOR = "flwr.server.utils.validator"
 _STATE = "deploy.fleet.state"
 _STORE = "deploy.fleet.storage.objects"
@@ -70,9 +72,27 @@ A method that is missing from Flower's class would not be called any more."""
 USED = (
     f"{_APP}:get_objectstore_linkstate_factories",
     *(f"{kind}.{name}" for kind, names in OVERRIDDEN.items() for name in names),
-    f"{_STATE}:CohortLinkState",  # names what its module cannot import
-    f"{_STORE}:CohortObjectStore",
+    # Names that the modules of the state import.
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("federation_manager", "object_store")),
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_cleanup_push_session", "_store_generated_message")),
+    *(f"{_LINK_STATE}.utils:{name}" for name in ("dict_to_message", "message_to_dict")),
+    f"{_LINK_STATE}.utils:create_message_error_unavailable_ins_message",
+    f"{_LINK_STATE}.utils:create_message_error_unavailable_res_message",
+    f"{_VALIDATOR}:validate_message",
+    *(f"flwr.common.constant:{name}" for name in ("MESSAGE_TTL_TOLERANCE", "SUPERLINK_NODE_ID")),
+    *(f"flwr.supercore.utils:{name}" for name in ("uint64_to_int64", "int64_to_uint64")),
+    *("flwr.supercore:log", "flwr.supercore.date:now", "flwr.proto.message_pb2:ObjectTree"),
     f"{_OBJECTS}.sql_object_store:SqlObjectStore._mutation_session",
+    f"{_OBJECTS}:NoObjectInStoreError",
+    *(f"{_INFLATABLE}.inflatable_object:{name}" for name in ("get_object_id", "is_valid_sha256_hash")),
+    f"{_INFLATABLE}.inflatable_object:iterate_object_tree",
+    f"{_INFLATABLE}.inflatable_utils:validate_object_content",
+    *(f"flwr.supercore.sql_mixin:{name}" for name in ("SqlMixin.session", "_current_sessions")),
+    # Tables that their statements name.
+    *(f"{_TABLES}.linkstate_models:{name}" for name in ("MessageIns", "MessageRes", "Node", "Run")),
+    *(f"{_TABLES}.corestate_models:{name}" for name in ("ObjectPushSessionRoot", "ObjectPushSessionPending")),
+    *(f"{_TABLES}.corestate_models:{name}" for name in ("ObjectPushSession", "Task")),
+    *(f"{_TABLES}.objectstore_models:{name}" for name in ("StoredObject", "ObjectChild", "RunObject")),
     f"{_LINK_STATE}:LinkStateFactory",
     f"{_OBJECTS}:ObjectStoreFactory",
     _IN_MEMORY,

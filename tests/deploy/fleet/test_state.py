@@ -1,5 +1,6 @@
 """The SuperLink's state calls its duties, and Flower's app gets this state."""
 
+import ast
 import importlib
 import json
 from pathlib import Path
@@ -258,3 +259,18 @@ def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
     monkeypatch.setattr(launch.sys, "argv", ["flower-superlink"])
     with pytest.raises(SystemExit, match=f"flower-superlink does not start, .*Flower has no {missing}"):
         launch.main(["flower-superlink"])
+
+
+@pytest.mark.parametrize("module", ["state", "storage.messages", "storage.objects", "storage.transactions"])
+def test_each_name_that_the_state_imports_from_flower_is_listed(module: str) -> None:
+    tree = ast.parse(Path(importlib.import_module(f"deploy.fleet.{module}").__file__ or "").read_text())
+    imported = [
+        f"{each.module}:{name.name}"
+        for each in tree.body
+        if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("flwr.")
+        for name in each.names
+    ]
+    assert imported or module == "state"
+    assert all(
+        any(used == each or used.startswith(f"{each}.") for used in factories.USED) for each in imported
+    )
