@@ -9,8 +9,8 @@ What happens to a request, from the socket to the database:
 4. `servicer`: the method is answered by Flower's handler, which knows nothing of gRPC. `held_requests` holds
    a request for messages until there is one, `deliveries` delivers a lost message again, `presence` holds
    heartbeats and notices nodes that leave, `joined_objects` answers for several objects at once.
-5. `state`: the handler reads and writes the SuperLink's state, Flower's with this project's duties (`duties`);
-   `storage` does it with few statements.
+5. `state`: the handler reads and writes the SuperLink's state. This is Flower's, and calls `duties` when a
+   message, an object or a node comes or goes. `storage` holds its statements.
 6. `errors`: an error becomes a gRPC status and a text.
 
 `wire` is the contract with the devices, `connection` is the device's side.

@@ -105,7 +105,10 @@ class CohortLinkState(TakesTurns, FewStatements):
         return [reply for reply in replies if reply.metadata.message_id not in incomplete]
 
     def delete_messages(self, message_ins_ids: set[str]) -> None:
-        """Delete messages with their replies, and the objects of both unless a ServerApp reads them now."""
+        """Delete messages and their replies, with the objects of both.
+
+        The objects of a reply that a ServerApp has received stay, because the ServerApp still reads them.
+        """
         if not message_ins_ids:
             return
         with self.session():
