@@ -6,8 +6,9 @@ no index of the messages that wait for a node, so it reads all messages when a n
 
 Here the statements are fixed texts, a row is read once, and there is an index. A group of Flower's methods is
 replaced only if this saves at least a fifth of a message's CPU time in the SuperLink: those for messages and
-replies (35 %), `preregister_object_tree` (23 %) and `store_object` (60 %). The statements for nodes, for
-example, are Flower's.
+replies (35 %), `preregister_object_tree` (23 %) and `store_object` (60 %). A node that waits sends only
+heartbeats: the statements that find its node and keep it online are most of a heartbeat's CPU time (4.3 ms in
+Flower, .8 ms here). The other statements for nodes are Flower's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import timedelta
 from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Any
 
-from flwr.common.constant import MESSAGE_TTL_TOLERANCE, SUPERLINK_NODE_ID
+from flwr.common.constant import HEARTBEAT_PATIENCE, MESSAGE_TTL_TOLERANCE, SUPERLINK_NODE_ID
 from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.server.superlink.linkstate.utils import (
     create_message_error_unavailable_ins_message,
@@ -89,6 +90,12 @@ _CLAIM_REPLIES = (
     f"RETURNING {_COLUMNS}"
 )
 _IS_REPLY = "SELECT 1 FROM message_res WHERE message_id = ?"
+_NODE_OF_KEY = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
+_HEARTBEAT = (
+    "UPDATE node SET online_until = ?, heartbeat_interval = ?, status = 'online', "
+    "last_activated_at = CASE WHEN status != 'online' THEN ? ELSE last_activated_at END "
+    "WHERE node_id = ? AND status != 'unregistered' RETURNING 1"
+)
 _RUN_OF_PUSH = "SELECT run_id FROM object_push_sessions WHERE session_id = ?"
 _OLDER_PUSH = "SELECT session_id FROM object_push_session_roots WHERE root_object_id = ? AND session_id != ?"
 _ADD_ROOT = "INSERT INTO object_push_session_roots (session_id, root_object_id) VALUES (?, ?)"
@@ -271,6 +278,20 @@ class FewStatements(SqlLinkState):
             for error in errors:
                 self._store_generated_message(error)
         return replies + errors
+
+    def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
+        """Return the id of the node that is registered with a key, or None if there is no such node."""
+        with self.session() as session:
+            found = executor(session)(_NODE_OF_KEY, (public_key,)).first()
+        return None if found is None else int64_to_uint64(found[0])
+
+    def acknowledge_node_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
+        """Note that a node is online. Return whether there is such a node."""
+        moment = now()
+        until = moment.timestamp() + HEARTBEAT_PATIENCE * heartbeat_interval
+        values = until, heartbeat_interval, moment.isoformat(), uint64_to_int64(node_id)
+        with self.session() as session:
+            return executor(session)(_HEARTBEAT, values).first() is not None
 
     def preregister_object_tree(self, object_tree: ObjectTree, session_id: str) -> list[str]:
         """Store the names of a message's objects. Return those whose contents are to arrive in the session.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.server.superlink.linkstate.utils import dict_to_message
@@ -200,6 +200,24 @@ def test_replies_to_messages_of_another_run_are_not_given(states: list[SqlLinkSt
         assert sent is not None
         with pytest.raises(ValueError, match="invalid IDs"):
             state.get_message_res({sent}, ENDED)
+
+
+def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states: list[SqlLinkState]) -> None:
+    results: list[Any] = []
+    for state in states:
+        before = {row["node_id"]: row["last_activated_at"] for row in state.query("SELECT * FROM node")}
+        found: list[Any] = [state.acknowledge_node_heartbeat(node, 30.0) for node in (*NODES, STRANGER)]
+        state.query("UPDATE node SET status = 'unregistered' WHERE node_id = 5")
+        found += [state.acknowledge_node_heartbeat(5, 30.0)]
+        found += [state.get_node_id_by_public_key(str(node).encode()) for node in (*NODES, STRANGER)]
+        for row in state.query("SELECT * FROM node ORDER BY node_id"):
+            back = row["last_activated_at"] != before[row["node_id"]]
+            soon = abs(row["online_until"] - time.time() - 30.0 * HEARTBEAT_PATIENCE) < 60
+            found.append((row["node_id"], row["status"], row["heartbeat_interval"], soon, back))
+        results.append(found)
+    assert results[0] == results[1]
+    assert results[0][:8] == [True, True, True, False, False, NODES[0], None, NODES[2]]
+    assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
 def test_push_sessions_are_kept_as_in_flower(states: list[SqlLinkState]) -> None:
