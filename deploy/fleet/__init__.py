@@ -11,8 +11,9 @@ What happens to a request, from the socket to the database:
    (`admission`), Flower's handler, which knows nothing of gRPC, and what notes the answer. `deliveries`
    delivers a lost message again, `held_requests` holds a request for messages until there is one, `presence`
    holds heartbeats and notices nodes that leave, `joined_objects` answers for several objects at once.
-   What the service shares with Flower's state is in `duties`.
-5. `storage`: Flower's state in SQLite, with fewer statements.
+5. `state`: the handler reads and writes the SuperLink's state. This is Flower's, and calls the `duties`,
+   which it shares with the service, when a message, an object or a node comes or goes. `storage` holds its
+   statements.
 6. `errors`: an error becomes a gRPC status and a text.
 
 `wire` is the contract with the devices, `connection` is the device's side.

@@ -10,7 +10,7 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
   round's deadline is earlier. If the connection breaks meanwhile, the SuperNode sends the reply again, but
   the SuperLink refuses this second attempt, because the reply was handed out. Here a ServerApp receives a
-  reply only when all its parts have arrived, or when no part has arrived for `superlink.LONGEST_PART` s.
+  reply only when all its parts have arrived, or when no part has arrived for `messages.LONGEST_PART` s.
 - Stock Flower refuses a part of a reply if the database is locked. If the SuperLink has stored a part, but
   the answer that says so is lost, the SuperNode sends the part again, and stock Flower refuses this second
   copy. In both cases the SuperNode gives up the reply. Here the SuperLink tries again to store a part while
@@ -25,7 +25,6 @@ import importlib
 import json
 import threading
 import time
-from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.fleet.storage import times
@@ -49,13 +48,7 @@ _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _DATE = "flwr.supercore.date"
 _UTILS = "flwr.supercore.utils"
 USED = (
-    f"{_LINK_STATE}:SqlLinkState.get_message_res",
-    f"{_LINK_STATE}:SqlLinkState.session",
-    f"{_LINK_STATE}:SqlLinkState.activate_node",
-    f"{_LINK_STATE}:SqlLinkState.delete_messages",
     f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    f"{_LINK_STATE}:SqlLinkState.store_object",
-    f"{_LINK_STATE}:SqlLinkState.object_store",
     f"{_MESSAGES}:MessageRes.delivered_at",
     f"{_MESSAGES}:MessageIns.delivered_at",
     *times.USED,
@@ -121,32 +114,12 @@ class Unconfirmed:
             self._of_node.pop(node, None)
 
 
-def hand_out_complete_replies(state: Any) -> None:
-    """Patch `SqlLinkState` so that it finds a reply only when all parts of the reply have arrived.
-
-    Parameters
-    ----------
-    state : type
-        Flower's class SqlLinkState.
-    """
-    find = state.get_message_res
-
-    @wraps(find)
-    def found(this: Any, message_ids: set[str], run_id: int) -> Any:
-        # This is one transaction, so that after a crash no incomplete reply counts as handed out.
-        with this.session() as database:
-            replies = find(this, message_ids, run_id)
-            incomplete = _incomplete(database, [reply.metadata.message_id for reply in replies])
-        return [reply for reply in replies if reply.metadata.message_id not in incomplete]
-
-    state.get_message_res = found
-
-
-def _incomplete(database: Any, replies: list[str]) -> set[str]:
+def incomplete(database: Any, replies: list[str]) -> set[str]:
     """Find the replies whose parts are still being pushed, and mark these replies as not handed out.
 
-    `replies` and the returned set hold ids of replies. A reply whose push session has expired stays marked as
-    handed out, and Flower reports the reply as lost.
+    `replies` and the returned set hold ids of replies. Call this in the transaction that has marked the
+    replies as handed out, so that after a crash no incomplete reply counts as handed out. A reply whose push
+    session has expired stays marked as handed out, and Flower reports the reply as lost.
     """
     if not replies:
         return set()
@@ -158,32 +131,8 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
     return incomplete
 
 
-def store_parts_again(state: Any) -> None:
-    """Patch `SqlLinkState`: it accepts a part that is stored already, and tries again if storing fails.
-
-    Parameters
-    ----------
-    state : type
-        Flower's class SqlLinkState.
-    """
-    store = state.store_object
-
-    @wraps(store)
-    def stored(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
-        for _ in range(ATTEMPTS):  # an attempt fails after a while if the database is locked
-            if store(this, run_id, session_id, object_id, content):
-                return True
-            # Only the content shows that the node knows the object. Its name may be a guess.
-            if content and this.object_store.get(object_id) == content:
-                return True
-            if not _is_expected(this, session_id, object_id):
-                return False  # the node does not push this part now: no attempt can succeed
-        return False
-
-    state.store_object = stored
-
-
-def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
+def is_expected(state: Any, session_id: str, object_id: str) -> bool:
+    """Tell whether a push session waits for an object. If it does not, no attempt to store it can succeed."""
     pending = importlib.import_module(_SESSIONS).ObjectPushSessionPending
     wanted = importlib.import_module("sqlalchemy").select(pending.object_id)
     with state.session() as database:
@@ -191,33 +140,23 @@ def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
         return database.scalar(found) is not None
 
 
-def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
-    """Patch `SqlLinkState`: it deletes the messages that a restarted node had received and not answered.
+def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
+    """Delete the messages that a restarted node had received and not answered.
 
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.
 
     Parameters
     ----------
-    state : type
-        Flower's class SqlLinkState.
-    unconfirmed : Unconfirmed
-        Knows the message that will be delivered to the node again. This message is kept.
+    state : CohortLinkState
+        The SuperLink's state.
+    database : sqlalchemy.orm.Session
+        The transaction in which the node is activated.
+    node_id : int
+        The node.
+    kept : str or None
+        The id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
     """
-    activate = state.activate_node
-
-    @wraps(activate)
-    def activated(this: Any, node_id: int, heartbeat_interval: float) -> Any:
-        with this.session() as database:
-            done = activate(this, node_id, heartbeat_interval)
-            if done:
-                _give_up(this, database, node_id, unconfirmed.of(node_id))
-        return done
-
-    state.activate_node = activated
-
-
-def _give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
     sql = importlib.import_module("sqlalchemy")
     messages = importlib.import_module(_MESSAGES)
     message, reply = messages.MessageIns, messages.MessageRes

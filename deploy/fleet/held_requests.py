@@ -12,7 +12,7 @@ from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
@@ -57,29 +57,35 @@ class HeldRequests:
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_HELD)
 
-    def notice_messages_in(self, state: type) -> None:
-        """Patch the class `state`: a receiver's request is answered when a message is stored completely."""
-        store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
-        store_object: Any = state.store_object  # type: ignore[attr-defined]
-        superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
+    def message_stored(self, metadata: Any, missing: Collection[str], session_id: str) -> None:
+        """Note that a message was stored, without those of its objects whose names are in `missing`.
 
-        @wraps(store_message)
-        def noticed_message(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
-            stored, missing = store_message(this, message, object_tree, session_id)
-            if stored:
-                to, run = message.metadata.dst_node_id, message.metadata.run_id
-                self._expect(session_id, set(missing), ("run", run) if to == superlink else ("node", to))
-            return stored, missing
+        These objects arrive in the push session `session_id`. Then the receiver's request is answered.
+        """
+        superlink, to = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID, metadata.dst_node_id
+        receiver = ("run", metadata.run_id) if to == superlink else ("node", to)
+        with self._lock:
+            if not missing:
+                self._notify(receiver)
+                return
+            self._incomplete.setdefault(session_id, []).append((set(missing), receiver))
+            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest session was probably abandoned
+                for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
+                    self._notify(waiting)
 
-        @wraps(store_object)
-        def noticed_object(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> Any:
-            stored = store_object(this, run_id, session_id, object_id, content)
-            if stored:
-                self._arrived(session_id, object_id)
-            return stored
-
-        state.store_message_and_object_tree = noticed_message  # type: ignore[attr-defined]
-        state.store_object = noticed_object  # type: ignore[attr-defined]
+    def object_stored(self, session_id: str, object_id: str) -> None:
+        """Note that an object has arrived in a push session."""
+        with self._lock:
+            # SuperNodes of earlier versions of Flower do not name their session.
+            for session in [session_id] if session_id else list(self._incomplete):
+                messages = self._incomplete.get(session, [])
+                for missing, receiver in messages:
+                    missing.discard(object_id)
+                    if not missing:
+                        self._notify(receiver)
+                messages[:] = [message for message in messages if message[0]]
+                if not messages:
+                    self._incomplete.pop(session, None)
 
     def hold(self, node: int, context: Any, pull: Callable[[], Any]) -> Any:
         """Return the response of `pull` to a SuperNode's request, or a `Later` if there is no message yet.
@@ -149,29 +155,6 @@ class HeldRequests:
             with self._lock:
                 self._seen.pop(receiver, None)
         return response or nothing()
-
-    def _expect(self, session_id: str, missing: set[str], receiver: _Receiver) -> None:
-        with self._lock:
-            if not missing:
-                self._notify(receiver)
-                return
-            self._incomplete.setdefault(session_id, []).append((missing, receiver))
-            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest session was probably abandoned
-                for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
-                    self._notify(waiting)
-
-    def _arrived(self, session_id: str, object_id: str) -> None:
-        with self._lock:
-            # SuperNodes of earlier versions of Flower do not name their session.
-            for session in [session_id] if session_id else list(self._incomplete):
-                messages = self._incomplete.get(session, [])
-                for missing, receiver in messages:
-                    missing.discard(object_id)
-                    if not missing:
-                        self._notify(receiver)
-                messages[:] = [message for message in messages if message[0]]
-                if not messages:
-                    self._incomplete.pop(session, None)
 
     def _notify(self, receiver: _Receiver) -> None:
         self._seen.pop(receiver, None)

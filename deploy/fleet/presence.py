@@ -17,7 +17,6 @@ import struct
 import sys
 import threading
 import time
-from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,12 @@ _MOVED = struct.Struct("=120xQQ")  # tcpi_bytes_acked, tcpi_bytes_received
 _CONSTANTS = "flwr.common.constant"
 _NODE_STATUS = "flwr.supercore.constant"
 _LINK_STATE = "flwr.server.superlink.linkstate"
-STATES = ("SqlLinkState", "InMemoryLinkState")
 USED = (
     f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
     f"{_NODE_STATUS}:NodeStatus.ONLINE",
     *(
-        f"{_LINK_STATE}:{state}.{method}"
-        for state in STATES
-        for method in ("activate_node", "deactivate_node", "acknowledge_node_heartbeat", "get_node_info")
+        f"{_LINK_STATE}:SqlLinkState.{method}"
+        for method in ("deactivate_node", "acknowledge_node_heartbeat", "get_node_info")
     ),
 )
 
@@ -121,23 +118,25 @@ class Presence:
         while (latest := self._latest.get(node)) and latest.connected and time.monotonic() < end:
             time.sleep(ENDING / 20)
 
-    def admit_returning_nodes(self, state: type) -> None:
-        """Let the class `state` activate a node that still counts as online, if its connection has ended.
+    def returns(self, node: int, state: Callable[[], Any]) -> bool:
+        """Tell whether a node that may still count as online has come back: its connection has ended.
 
-        Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
-        (`front_door`) has checked before that the request is signed with the node's key.
+        Stock Flower refuses to activate a restarted node until its last heartbeat has expired. If this method
+        returns True, call `deactivate_node` before `activate_node`. The front door has checked before that
+        the request is signed with the node's key.
+
+        Parameters
+        ----------
+        node : int
+            The node that asks to be activated. Unless a heartbeat follows soon, it is marked as offline.
+        state : Callable[[], Any]
+            Returns the SuperLink's state.
         """
-        activate: Any = state.activate_node  # type: ignore[attr-defined]
-
-        @wraps(activate)
-        def activate_node(this: Any, node_id: int, heartbeat_interval: float) -> Any:
-            first = _Heartbeat(connected=False)
-            if self._take_over(node_id, first):
-                this.deactivate_node(node_id)
-                self._expect(node_id, first, lambda: this, LATE)
-            return activate(this, node_id, heartbeat_interval)
-
-        state.activate_node = activate_node  # type: ignore[attr-defined]
+        first = _Heartbeat(connected=False)
+        if self._take_over(node, first):
+            self._expect(node, first, state, LATE)
+            return True
+        return False
 
     def _take_over(self, node: int, heartbeat: _Heartbeat) -> bool:
         """If the node is not connected, note `heartbeat` as its latest one. Return whether this was done.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import deliveries, enrolment, front_door, held_requests, presence, service, wire
+from deploy.fleet import deliveries, enrolment, factories, front_door, held_requests, presence, service, wire
 from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
@@ -40,13 +40,11 @@ STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _CONSTANTS = "flwr.common.constant"
 _NO_START = "flower-superlink does not start:"
 USED = (
     f"{_SUPERLINK}:subprocess.Popen",
     f"{_APP}:create_app",
-    f"{_LINK_STATE}:SqlLinkState",
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
     *service.USED,
     *wire.USED,
@@ -151,8 +149,8 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
     """
     if not config.enable_supernode_auth or config.certificates is None:
         raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")
-    if not isinstance(state_factory.state(), importlib.import_module(_LINK_STATE).SqlLinkState):
-        raise SystemExit(f"{_NO_START} it needs --database")
+    if not factories.is_handed_over(state_factory.state()):
+        raise SystemExit(f"{_NO_START} its state is not this project's")
     try:
         gate = Gate(address, *config.certificates[1:])
     except OSError as error:

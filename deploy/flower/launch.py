@@ -6,7 +6,8 @@
 A program's guards protect it; its other patches make it faster and more robust. Patches can be applied only
 to the version of Flower for which they were written, and only if Flower has all names that they use.
 
-- If the guards of a program cannot be applied, the program does not start.
+- If the guards of a program cannot be applied, the program does not start. All patches of the SuperLink count
+  as guards: they are parts of one service, the Fleet API.
 - If the other patches cannot be applied, or on Windows, the program logs a warning and runs without them.
 """
 
@@ -43,6 +44,8 @@ class _Program(NamedTuple):
     """Functions that apply the guards."""
     guards_use: tuple[str, ...] = ()
     """The names of Flower that the guards use."""
+    whole: bool = False
+    """Whether `patch` counts as a guard."""
 
 
 PROGRAMS = {
@@ -58,7 +61,8 @@ PROGRAMS = {
         superlink.USED,
         starts=("flwr-serverapp",),
         guards=(server.guard, local_apis.guard_superlink),
-        guards_use=(*server.USED, *local_apis.USED_BY_SUPERLINK),
+        guards_use=(*server.USED, *local_apis.USED_BY_SUPERLINK, *superlink.USED),
+        whole=True,
     ),
     "flower-superexec": _Program(
         superexec.patch,
@@ -130,7 +134,7 @@ def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
         raise SystemExit(f"{name} does not start, because it would be unprotected: {reason}")
     for guard in known.guards:
         guard()
-    if patched:
+    if patched or known.whole:
         if known.starts:
             shared.apps.connect(known.starts, commands, LAUNCHER)
         known.patch()

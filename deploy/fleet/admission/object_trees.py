@@ -9,9 +9,6 @@ Here a reply is stored as a flat tree: the reply's message is the parent of all 
 enough to fetch and to delete the objects, because a program that inflates an object reads the ids of the
 object's children from its content. So the message of a reply is the only object whose children a node states.
 The message's hash covers the ids of the children, and this hash is checked first.
-
-Stock Flower reads a tree with two statements for each object. Here a whole tree takes two statements, so that
-this module does not slow down the rounds.
 """
 
 from __future__ import annotations
@@ -33,8 +30,7 @@ _TABLES = "flwr.supercore.state.schema.objectstore_models"
 _MESSAGES = "flwr.proto.message_pb2"
 USED = (
     *(f"{_OBJECTS}:{name}" for name in ("HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER", "iterate_object_tree")),
-    *(f"{_STORE}:SqlObjectStore.{name}" for name in ("preregister", "get_object_tree", "_mutation_session")),
-    f"{_STORE}:NoObjectInStoreError",
+    *(f"{_STORE}:SqlObjectStore.{name}" for name in ("preregister", "_mutation_session")),
     *(f"{_TABLES}:StoredObject.{name}" for name in ("object_id", "ref_count", "content")),
     *(f"{_TABLES}:ObjectChild.{name}" for name in ("parent_id", "child_id")),
     *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
@@ -107,29 +103,9 @@ def flat(store: Any, tree: Any) -> Any:
             raise ValueError(f"Object {root} is a part of another message")
         if 0 in references.values():  # otherwise trees could contain each other and grow without limit
             raise ValueError(f"A part of message {root} is a message")
-        known = _trees(database, references)
+        known = stored_trees(database, references)
     unknown = (new(object_id=name) for name in names if name != root and name not in references)
     return new(object_id=root, children=[*known, *unknown])
-
-
-def read_at_once(store: type) -> None:
-    """Let instances of `store` read a tree with two statements.
-
-    Parameters
-    ----------
-    store : type
-        Flower's class SqlObjectStore.
-    """
-    missing = importlib.import_module(_STORE).NoObjectInStoreError
-
-    def get_object_tree(this: Any, object_id: str) -> Any:
-        with this.session() as database:
-            if not reference_counts(database, [object_id]):
-                raise missing(f"Object {object_id} was not pre-registered.")
-            (tree,) = _trees(database, [object_id])
-        return tree
-
-    store.get_object_tree = get_object_tree  # type: ignore[attr-defined]
 
 
 def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
@@ -153,7 +129,7 @@ def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[st
     return {name: value for name, value in found if name in names}
 
 
-def _trees(database: Any, roots: Collection[str]) -> list[Any]:
+def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
     """Return the trees of stored objects, as ObjectTree."""
     new = importlib.import_module(_MESSAGES).ObjectTree
     children: dict[str, list[str]] = defaultdict(list)

@@ -7,14 +7,12 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.admission import delivered_objects, object_trees
 from deploy.fleet.errors import RequestRefused
 from deploy.fleet.joined_objects import SEPARATOR
-from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.guards.reply_size import (
     FACTOR,
     VARIABLE,
@@ -39,7 +37,6 @@ MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are me
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
-_STORE = "flwr.supercore.object_store.sql_object_store"
 _CONSTANTS = "flwr.common.constant"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
@@ -66,7 +63,6 @@ USED = (
     "flwr.app.message:make_message",
     *delivered_objects.USED,
     *object_trees.USED,
-    *upload_progress.USED_BY_SUPERLINK,
 )
 
 
@@ -129,9 +125,7 @@ class ReplyAdmission:
         # Messages that were delivered before all of their parts had arrived -> their run and object tree.
         # They are measured when their node confirms that it has all parts.
         self._incomplete: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
-        upload_progress.answer(self.received)
-        object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
+        state_factory.state().received = self.received
 
     @property
     def largest_request(self) -> int:
@@ -385,19 +379,3 @@ class ReplyAdmission:
             with self._lock:
                 self._saved = self._saved or {int(r["run"]): Size(r["bytes"], 0, r["objects"]) for r in rows}
         return self._saved
-
-    def _notice(self, state: Any) -> None:
-        """Patch `SqlLinkState`: it stores the trees of replies as flat trees."""
-        store_message = state.store_message_and_object_tree
-
-        @wraps(store_message)
-        def noticed_message(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
-            store = this.object_store
-            with this.session(), store._mutation_session():
-                if message.metadata.reply_to_message_id:
-                    object_tree = object_trees.flat(store, object_tree)
-                else:
-                    object_trees.state_children(store, message.metadata.run_id, object_tree)
-                return store_message(this, message, object_tree, session_id)
-
-        state.store_message_and_object_tree = noticed_message

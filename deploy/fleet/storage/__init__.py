@@ -1,1 +1,1 @@
-"""Patches of the SuperLink's database: fewer statements, no polling, no messages of past rounds."""
+"""The SuperLink's database: fewer statements, no polling, no messages of past rounds."""

@@ -12,22 +12,16 @@ import importlib
 import threading
 import time
 from datetime import timedelta
-from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.shared import replace
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
 JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than `time.monotonic()`
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-_VALIDATOR = "flwr.server.utils.validator"
 USED = (
     *(
         f"{_CORE_STATE}:{name}"
@@ -40,10 +34,6 @@ USED = (
             "update",
         )
     ),
-    f"{_LINK_STATE}:SqlLinkState._cleanup_expired_task_tokens",
-    f"{_LINK_STATE}:SqlLinkState.get_task_by_token",
-    f"{_LINK_STATE}:SqlLinkState.session",
-    f"{_VALIDATOR}:now",
 )
 
 
@@ -52,38 +42,30 @@ class ClockJumps:
 
     A message from before the jump may expire before a node receives it. The ServerApp then gets an error
     reply, as for every message that has expired.
-
-    Parameters
-    ----------
-    state : type
-        SqlLinkState. Its methods that compare the times of tasks with the clock are replaced.
     """
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ahead = _ahead()
         # The length of the latest jump, and the end of the `GRACE` after it (time.monotonic(), s).
         self._jump, self._until = timedelta(), 0.0
-        replace(_VALIDATOR, now=self._now_for_messages)
-        state._cleanup_expired_task_tokens = self._before(state._cleanup_expired_task_tokens)
-        state.get_task_by_token = self._before(state.get_task_by_token)
 
-    def _before(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def checked(this: Any, *arguments: Any, **named: Any) -> Any:
-            with self._lock:
-                ahead = _ahead()
-                if ahead - self._ahead > JUMP:
-                    getLogger("flwr").warning("The clock has jumped by %.0f s", ahead - self._ahead)
-                    _prolong_tasks(this)
-                    self._jump = timedelta(seconds=ahead - self._ahead)
-                    self._until = time.monotonic() + GRACE
-                self._ahead = ahead
-            return method(this, *arguments, **named)
+    def check(self, state: Any) -> None:
+        """If the clock has jumped since the last call, prolong all tasks of a state.
 
-        return checked
+        Call this before a method of the state compares the times of tasks with the clock.
+        """
+        with self._lock:
+            ahead = _ahead()
+            if ahead - self._ahead > JUMP:
+                getLogger("flwr").warning("The clock has jumped by %.0f s", ahead - self._ahead)
+                _prolong_tasks(state)
+                self._jump = timedelta(seconds=ahead - self._ahead)
+                self._until = time.monotonic() + GRACE
+            self._ahead = ahead
 
-    def _now_for_messages(self) -> datetime:
+    def now_for_messages(self) -> datetime:
+        """Return the time by which the age of a message that is pushed is judged."""
         now: datetime = importlib.import_module(_CORE_STATE).now()
         return now - self._jump if time.monotonic() < self._until else now
 

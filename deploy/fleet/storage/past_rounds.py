@@ -22,14 +22,15 @@ so the message is kept until it expires. But rounds 1 to 6 are over when the fir
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import threading
-from functools import wraps
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.storage.statements import AMONG, executor
+from deploy.fleet.storage.statements import AMONG, executor, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
@@ -38,9 +39,7 @@ _OBJECTS = "flwr.supercore.state.schema.objectstore_models"
 _DATE = "flwr.supercore.date"
 _UTILS = "flwr.supercore.utils"
 USED = (
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("delete_messages", "session", "object_store")),
     f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    f"{_LINK_STATE}:SqlLinkState.store_message_and_object_tree",
     *(
         f"{_MESSAGES}:MessageIns.{name}"
         for name in ("run_id", "group_id", "delivered_at", "created_at", "ttl")
@@ -72,25 +71,20 @@ class PastRounds:
         number = _round_of(metadata.group_id)
         return number is not None and number < self._newest.get(metadata.run_id, 0)
 
-    def delete_in(self, state: Any) -> None:
-        """Let instances of `state` delete the messages of past rounds.
+    def message_comes(self, state: Any, metadata: Any) -> None:
+        """Delete the messages of past rounds if the message with these metadata is the first of its round.
+
+        Call this before the message is stored.
 
         Parameters
         ----------
-        state : type
-            Flower's class SqlLinkState.
+        state : CohortLinkState
+            The SuperLink's state.
+        metadata : flwr.app.Metadata
+            Those of a message to a node, or of a reply, which begins no round.
         """
-        _delete_objects_too(state)
-        store = state.store_message_and_object_tree
-
-        @wraps(store)
-        def stored(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
-            metadata = message.metadata
-            if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
-                self._begin(this, metadata.run_id, number)
-            return store(this, message, object_tree, session_id)
-
-        state.store_message_and_object_tree = stored
+        if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
+            self._begin(state, metadata.run_id, number)
 
     def _begin(self, state: Any, run_id: int, number: int) -> None:
         with self._lock:
@@ -117,25 +111,25 @@ def _begun_by(group_id: str) -> int | None:
     return int(buffered[1]) if buffered else _round_of(group_id)
 
 
-def _delete_objects_too(state: Any) -> None:
-    """Let `delete_messages` also delete the objects of the messages, and those of their unfetched replies."""
-    delete = state.delete_messages
+def unfetched(state: Any, message_ids: Collection[str]) -> set[str]:
+    """Return the replies to these messages that no ServerApp has received, and end their push sessions.
 
-    @wraps(delete)
-    def deleted(this: Any, message_ins_ids: set[str]) -> None:
-        if not message_ins_ids:
-            return
-        with this.session() as database:
-            execute = executor(database)
-            replies = {name for (name,) in execute(_UNFETCHED, (json.dumps(list(message_ins_ids)),))}
-            pushes = execute(_PUSHES, (json.dumps(list(replies)),)).all() if replies else ()
-            for (session_id,) in pushes:
-                this._cleanup_push_session(session_id, cleanup_messages=False)
-            delete(this, message_ins_ids)
-            for (name,) in execute(_ROOTS, (json.dumps(list(message_ins_ids | replies)),)).all():
-                this.object_store.delete(name)
+    `message_ids` and the returned set hold ids. Call this in the transaction that deletes the messages.
+    """
+    with state.session() as database:
+        execute = executor(database)
+        replies = {name for (name,) in execute(_UNFETCHED, (listed(message_ids),))}
+        pushes = execute(_PUSHES, (listed(replies),)).all() if replies else ()
+        for (session_id,) in pushes:
+            state._cleanup_push_session(session_id, cleanup_messages=False)
+    return replies
 
-    state.delete_messages = deleted
+
+def delete_objects(state: Any, message_ids: Collection[str]) -> None:
+    """Delete the objects of messages and replies with these ids."""
+    with state.session() as database:
+        for (name,) in executor(database)(_ROOTS, (listed(message_ids),)).all():
+            state.object_store.delete(name)
 
 
 def _delete_before(state: Any, run_id: int, number: int) -> None:

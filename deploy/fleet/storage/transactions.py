@@ -8,49 +8,18 @@ one before it has ended, and a single connection serves all transactions.
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flwr.supercore.sql_mixin import SqlMixin, _current_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-_MIXIN = "flwr.supercore.sql_mixin"
-USED = (f"{_MIXIN}:SqlMixin.session", f"{_MIXIN}:_current_sessions")
-
-
-def patch() -> None:
-    """Let the threads of this process take turns at their transactions."""
-    take_turns(importlib.import_module(_MIXIN).SqlMixin)
-
-
-def take_turns(mixin: Any) -> None:
-    """Let only one thread at a time be in a session of `mixin`.
-
-    Parameters
-    ----------
-    mixin : type
-        Flower's class SqlMixin. If a thread that is in a session enters another one, it stays in the first.
-    """
-    session = mixin.session
-    turns = Turns()
-    open_sessions = importlib.import_module(_MIXIN)._current_sessions
-
-    @contextmanager
-    def taking_a_turn(this: Any) -> Iterator[Any]:
-        with turns, session(this) as database:
-            yield database
-
-    @wraps(session)
-    def in_turn(this: Any) -> AbstractContextManager[Any]:
-        outer = (open_sessions.get() or {}).get(this._session_scope)
-        return taking_a_turn(this) if outer is None else nullcontext(outer)
-
-    mixin.session = in_turn
+    from sqlalchemy.orm import Session
 
 
 class Turns:
@@ -87,3 +56,22 @@ class Turns:
                 self._owner, turn = self._waiting.popleft()
                 self._depth = 1
                 turn.release()
+
+
+class TakesTurns(SqlMixin):
+    """Lets only one thread of this process at a time be in a session of any instance.
+
+    If a thread that is in a session enters another one of the same database, it stays in the first.
+    """
+
+    _turns = Turns()
+
+    def session(self) -> AbstractContextManager[Session]:  # type: ignore[override]
+        """Return a context manager that begins a transaction when it is this thread's turn."""
+        outer = (_current_sessions.get() or {}).get(self._session_scope)
+        return self._taking_a_turn() if outer is None else nullcontext(outer)
+
+    @contextmanager
+    def _taking_a_turn(self) -> Iterator[Session]:
+        with self._turns, super().session() as session:
+            yield session

@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 from flwr.app import MetricRecord
+from flwr.server.superlink.linkstate import SqlLinkState
+from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import deliveries
+from deploy.fleet.duties import Duties
+from deploy.fleet.state import CohortLinkState
+from deploy.fleet.storage.messages import FewStatements
+from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.storage.past_rounds import PastRounds
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
@@ -82,24 +88,37 @@ def test_a_message_that_has_expired_is_not_delivered_again(servicer: Servicer) -
 
 
 @pytest.fixture
-def state(tmp_path: Path, unconfirmed: deliveries.Unconfirmed) -> Iterator[Any]:
+def state(
+    tmp_path: Path, unconfirmed: deliveries.Unconfirmed, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """The SuperLink's own state, without Flower's own checks of messages and nodes."""
-    kind = importlib.import_module(deliveries._LINK_STATE).SqlLinkState
-    store = importlib.import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore
     sql = importlib.import_module("sqlalchemy")
     reply = importlib.import_module(deliveries._MESSAGES).MessageRes
+    store_object = FewStatements.store_object
 
-    class State(kind):  # type: ignore[misc, valid-type]
-        def get_message_res(self, message_ids: set[str], run_id: int) -> list[Any]:
-            claimed = (
-                sql.update(reply)
-                .where(reply.reply_to_message_id.in_(message_ids), reply.delivered_at == "")
-                .values(delivered_at="now")
-                .returning(reply.message_id)
-            )
-            with self.session() as database:
-                found = sorted(database.scalars(claimed))
-            return [SimpleNamespace(metadata=SimpleNamespace(message_id=each)) for each in found]
+    def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
+        claimed = (
+            sql.update(reply)
+            .where(reply.reply_to_message_id.in_(message_ids), reply.delivered_at == "")
+            .values(delivered_at="now")
+            .returning(reply.message_id)
+        )
+        with this.session() as database:
+            found = sorted(database.scalars(claimed))
+        return [SimpleNamespace(metadata=SimpleNamespace(message_id=each)) for each in found]
+
+    def fail_at_first(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+        if this.failures:
+            this.failures -= 1
+            return False
+        return store_object(this, run_id, session_id, object_id, content)
+
+    monkeypatch.setattr(FewStatements, "get_message_res", get_message_res)
+    monkeypatch.setattr(FewStatements, "store_object", fail_at_first)
+    monkeypatch.setattr(SqlLinkState, "activate_node", lambda this, node_id, heartbeat: node_id != BANNED)
+
+    class State(CohortLinkState):
+        failures = 0
 
         def store_reply(self, to: str, parts: int, node: int = NODE) -> str:
             """Store the reply "re: TO", of which so many parts are missing; return the id of its push."""
@@ -122,9 +141,6 @@ def state(tmp_path: Path, unconfirmed: deliveries.Unconfirmed) -> Iterator[Any]:
         def found(self, *ids: str) -> list[str]:
             return [each.metadata.message_id for each in self.get_message_res(set(ids), 1)]
 
-        def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
-            return node_id != BANNED
-
         def store_message(self, message_id: str, node: int, *, delivered: bool = True) -> None:
             message = importlib.import_module(deliveries._MESSAGES).MessageIns
             new = {"message_id": message_id, "dst_node_id": node, "delivered_at": "now" if delivered else ""}
@@ -136,14 +152,6 @@ def state(tmp_path: Path, unconfirmed: deliveries.Unconfirmed) -> Iterator[Any]:
             with self.session() as database:
                 return sorted(database.scalars(sql.select(message.message_id)))
 
-        failures = 0
-
-        def store_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
-            if self.failures:
-                self.failures -= 1
-                return False
-            return bool(super().store_object(run_id, session_id, object_id, content))
-
         def expect_part(self, session: str, object_id: str) -> None:
             schema = importlib.import_module(deliveries._SESSIONS)
             with self.session() as database:
@@ -153,17 +161,15 @@ def state(tmp_path: Path, unconfirmed: deliveries.Unconfirmed) -> Iterator[Any]:
                 objects = importlib.import_module("flwr.supercore.object_store.sql_object_store")
                 database.execute(sql.insert(objects.StoredObject).values(part))
 
-    deliveries.hand_out_complete_replies(State)
-    deliveries.store_parts_again(State)
-    deliveries.give_up_messages_of_restarted_nodes(State, unconfirmed)
-    path = str(tmp_path / "state.db")
-    objects = store(path)
+    duties, path = Duties(), str(tmp_path / "state.db")
+    duties.unconfirmed = unconfirmed
+    objects = CohortObjectStore(path)
     objects.initialize()
-    state = State(path, SimpleNamespace(), objects)
+    state = State(path, NoOpFederationManager(), objects, duties)
     state.initialize()
     yield state
     for each in (state, objects):
-        each._engine.dispose()
+        each._engine.dispose()  # type: ignore[union-attr]
 
 
 def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:

@@ -20,26 +20,17 @@ ONE, TWO, RUN = 11, 12, 1  # nodes, and a run
 class Store:
     """Stores messages by node, and replies, as the SuperLink's state does."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: held_requests.HeldRequests) -> None:
+        self.held = held
         self.messages: dict[int, list[str]] = {}
         self.pulls = 0
 
-    def store_message_and_object_tree(
-        self, message: Any, missing: list[str], session_id: str
-    ) -> tuple[bool, list[str]]:
-        self.messages.setdefault(message.metadata.dst_node_id, []).append(message.text)
-        return True, missing
-
-    def store_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
-        return content != b"refused"
-
     def send(self, node: int, text: str, *, missing: tuple[str, ...] = (), session: str = "s") -> None:
-        metadata = SimpleNamespace(dst_node_id=node, run_id=RUN)
-        message = SimpleNamespace(metadata=metadata, text=text)
-        self.store_message_and_object_tree(message, list(missing), session)
+        self.messages.setdefault(node, []).append(text)
+        self.held.message_stored(SimpleNamespace(dst_node_id=node, run_id=RUN), missing, session)
 
-    def send_part(self, name: str, *, session: str = "s", content: bytes = b"") -> None:
-        self.store_object(RUN, session, name, content)
+    def send_part(self, name: str, *, session: str = "s") -> None:
+        self.held.object_stored(session, name)
 
     def wait_for_pulls(self, count: int) -> None:
         """Wait until messages have been looked up that many times."""
@@ -90,12 +81,8 @@ class Asking(threading.Thread):
 
 @pytest.fixture
 def servicer() -> Servicer:
-    class OwnStore(Store):
-        pass
-
     held = held_requests.HeldRequests()
-    held.notice_messages_in(OwnStore)
-    return Servicer(OwnStore(), held)
+    return Servicer(Store(held), held)
 
 
 def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
@@ -129,7 +116,6 @@ def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer)
     servicer.store.send(TWO, "too", missing=("model",))  # the model is sent once
     servicer.store.send_part("config")
     servicer.store.send_part("model", session="another")
-    servicer.store.send_part("model", content=b"refused")
     time.sleep(0.2)
     assert one.messages is two.messages is None
     assert servicer.store.pulls == 2
@@ -229,10 +215,8 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(held_requests, "LOOK", 20.0)
     monkeypatch.setattr(held_requests, "GATHER", 10.0)
 
-    class OwnStore(Store):
-        pass
-
-    store = OwnStore()
+    held = held_requests.HeldRequests()
+    store = Store(held)
 
     def look(asked: Any, state: Store, task: Any) -> Any:
         store.pulls += 1
@@ -242,8 +226,6 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
         return SimpleNamespace(messages_list=found)
 
     handlers = SimpleNamespace(pull_messages=look)
-    held = held_requests.HeldRequests()
-    held.notice_messages_in(OwnStore)
     held.hold_for_apps(handlers)
 
     def pull(*ids: str) -> tuple[list[str], float]:

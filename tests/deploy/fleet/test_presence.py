@@ -24,11 +24,14 @@ NODE = 7
 class State:
     """Keeps which nodes are online, as the SuperLink's state does; `locked` as long as its database is."""
 
-    def __init__(self) -> None:
+    def __init__(self, present: presence.Presence) -> None:
+        self.present = present
         self.online: set[int] = set()
         self.locked = False
 
     def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+        if self.present.returns(node_id, lambda: self):
+            self.deactivate_node(node_id)
         if node_id in self.online:
             return False
         self.online.add(node_id)
@@ -113,14 +116,14 @@ def left() -> list[str]:
 
 @pytest.fixture
 def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
-    class OwnState(State):
-        pass
-
     monkeypatch.setattr(presence, "AWAY", 0.1)
     monkeypatch.setattr(presence, "ENDING", 0.1)
     present = presence.Presence(lambda: left.append("node"))
-    present.admit_returning_nodes(OwnState)
-    return Servicer(OwnState(), present)
+    return Servicer(State(present), present)
+
+
+def state_of(servicer: Servicer) -> State:
+    return servicer.state
 
 
 def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, left: list[str]) -> None:

@@ -14,7 +14,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.server.superlink.linkstate import LinkStateFactory, SqlLinkState
+from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -22,21 +22,21 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.fleet import fleet_handlers as fleet
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from deploy.fleet import deliveries
+from deploy.fleet import factories
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.admission.reply_admission import ReplyAdmission
+from deploy.fleet.duties import Duties
 from deploy.fleet.errors import RequestRefused
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
-STOCK_READ = SqlObjectStore.get_object_tree
 
 
 class Run:
@@ -141,15 +141,11 @@ class Run:
 @pytest.fixture(scope="module")
 def factory(tmp_path_factory: pytest.TempPathFactory) -> LinkStateFactory:
     database = str(tmp_path_factory.mktemp("state") / "state.db")
-    return LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
+    return factories.make(database, NoOpFederationManager(), Duties())[1]
 
 
 @pytest.fixture
-def run(factory: LinkStateFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    for name in ("store_message_and_object_tree", "store_object"):
-        monkeypatch.setattr(SqlLinkState, name, getattr(SqlLinkState, name))
-    monkeypatch.setattr(SqlObjectStore, "get_object_tree", STOCK_READ)
-    deliveries.store_parts_again(SqlLinkState)
+def run(factory: LinkStateFactory) -> Iterator[Run]:
     run = Run(factory)
     yield run
     run.state.object_store.clear()
@@ -280,7 +276,11 @@ def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run
         read = run.state.object_store.get_object_tree(tree.object_id)
         session.connection().connection.driver_connection.set_trace_callback(None)
     assert len(statements) == 2
-    assert normal(read) == normal(tree) == normal(STOCK_READ(run.state.object_store, tree.object_id))
+    assert (
+        normal(read)
+        == normal(tree)
+        == normal(SqlObjectStore.get_object_tree(run.state.object_store, tree.object_id))
+    )
     with pytest.raises(NoObjectInStoreError):
         run.state.object_store.get_object_tree(MADE_UP)
 

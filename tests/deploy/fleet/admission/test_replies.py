@@ -1,6 +1,5 @@
 """Replies that are too large, answer nothing or cannot be read, to a real SuperLink and its ServerApp."""
 
-import importlib
 import re
 import resource
 from collections.abc import Iterator
@@ -253,16 +252,11 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
 
 
-def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_a_client_invents_leaves_nothing() -> None:
     class State:
-        def store_message_and_object_tree(self) -> None: ...
-
-        def store_object(self) -> None: ...
-
         def query(self, text: str, values: object = None) -> list[object]:
             return []
 
-    monkeypatch.setattr(importlib.import_module(reply_admission._LINK_STATE), "SqlLinkState", State)
     limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda _: 0, DeliveredObjects())
     for run in range(1000):
         push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")

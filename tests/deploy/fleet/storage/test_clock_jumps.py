@@ -12,12 +12,11 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.server.utils import validator
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet.storage import clock_jumps
-from deploy.fleet.storage.clock_jumps import GRACE, ClockJumps
+from deploy.fleet.storage.clock_jumps import GRACE
+from tests.support.states import made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,23 +40,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock, began = Clock(), validator.now()
     monkeypatch.setattr(clock_jumps.time, "monotonic", clock.monotonic)
     monkeypatch.setattr(clock_jumps.time, "time", lambda: clock.now().timestamp())
-    for module in (clock_jumps._CORE_STATE, clock_jumps._VALIDATOR):
-        monkeypatch.setattr(importlib.import_module(module), "now", clock.now)
+    monkeypatch.setattr(importlib.import_module(clock_jumps._CORE_STATE), "now", clock.now)
     return clock
 
 
 @pytest.fixture
-def state(tmp_path: Path, clock: Any) -> Any:
-    kind: Any = importlib.import_module(clock_jumps._LINK_STATE).SqlLinkState
-
-    class State(kind):
-        pass
-
-    ClockJumps(State)
-    store = SqlObjectStore(str(tmp_path / "superlink.db"))
-    store.initialize()
-    state = State(str(tmp_path / "superlink.db"), NoOpFederationManager(), store)
-    state.initialize()
+def state(tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    state = made(tmp_path / "superlink.db")
+    monkeypatch.setattr(validator, "now", state.clock_jumps.now_for_messages)
+    monkeypatch.setattr("deploy.fleet.state.LOOK", 0.0)  # tokens are cleaned up whenever the test asks
     return state
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.server.superlink.linkstate.utils import dict_to_message
@@ -16,24 +16,12 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.federation import NoOpFederationManager
 
-from deploy.fleet.storage import messages, nodes, pushes
+from deploy.fleet.storage import messages
+from deploy.fleet.storage.messages import FewStatements
 
 RUN, ENDED = 2**64 - 1, 7  # a run that is going on, and one that has ended
 NODES = (2**64 - 2, 5, 6)  # the last one is offline
 STRANGER = 8  # no node has this id
-
-
-class FewStatements(SqlLinkState):
-    """The state with the patches."""
-
-
-for _module in (messages, nodes, pushes):
-    for _name in _module.REPLACED:
-        setattr(FewStatements, _name, getattr(_module, _name))
-FewStatements._check_and_tag_offline_nodes = nodes.tag_offline_nodes(  # type: ignore[method-assign]
-    FewStatements._check_and_tag_offline_nodes
-)
-messages.add_index(FewStatements)
 
 
 def made(kind: type[SqlLinkState], path: Path) -> SqlLinkState:
@@ -134,6 +122,7 @@ def test_messages_are_stored_delivered_and_answered_as_in_flower(
 
     monkeypatch.setattr(sql_linkstate, "now", now)
     monkeypatch.setattr(validator, "now", now)
+    monkeypatch.setattr(messages, "now", now)
     for state in states:
         state.query("UPDATE node SET online_until = :t WHERE online_until > 0", {"t": 1.8e9 + 200})
     sent: list[tuple[str, int]] = []
@@ -213,27 +202,22 @@ def test_replies_to_messages_of_another_run_are_not_given(states: list[SqlLinkSt
             state.get_message_res({sent}, ENDED)
 
 
-def test_nodes_heartbeats_and_keys_are_found_as_in_flower(states: list[SqlLinkState]) -> None:
+def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states: list[SqlLinkState]) -> None:
     results: list[Any] = []
     for state in states:
+        before = {row["node_id"]: row["last_activated_at"] for row in state.query("SELECT * FROM node")}
         found: list[Any] = [state.acknowledge_node_heartbeat(node, 30.0) for node in (*NODES, STRANGER)]
         state.query("UPDATE node SET status = 'unregistered' WHERE node_id = 5")
-        state.query(
-            "UPDATE node SET online_until = 1000.5 WHERE node_id = :id", {"id": uint64_to_int64(NODES[0])}
-        )
         found += [state.acknowledge_node_heartbeat(5, 30.0)]
         found += [state.get_node_id_by_public_key(str(node).encode()) for node in (*NODES, STRANGER)]
-        for selected in ({}, {"node_ids": NODES[:2]}, {"statuses": ["online"]}, {"owner_aids": []}):
-            nodes = [
-                (each.node_id, each.status, each.public_key, each.last_deactivated_at)
-                for each in state.get_node_info(**selected)
-            ]  # type: ignore[arg-type]
-            found.append(sorted(nodes))
-        found.append(state.get_nodes(RUN))
+        for row in state.query("SELECT * FROM node ORDER BY node_id"):
+            back = row["last_activated_at"] != before[row["node_id"]]
+            soon = abs(row["online_until"] - time.time() - 30.0 * HEARTBEAT_PATIENCE) < 60
+            found.append((row["node_id"], row["status"], row["heartbeat_interval"], soon, back))
         results.append(found)
     assert results[0] == results[1]
-    assert results[0][0:4] == [True, True, True, False]
-    assert results[0][-1] == {NODES[-1]}  # its heartbeat brought it back; the first one's has expired
+    assert results[0][:8] == [True, True, True, False, False, NODES[0], None, NODES[2]]
+    assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
 def test_push_sessions_are_kept_as_in_flower(states: list[SqlLinkState]) -> None:

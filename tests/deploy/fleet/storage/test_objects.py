@@ -10,29 +10,16 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
-from deploy.fleet.storage import objects, transactions
+from deploy.fleet.admission import object_trees
+from deploy.fleet.storage import objects
+from deploy.fleet.storage.objects import CohortObjectStore
 
 RUN = 2**64 - 1  # the largest id of a run
 
 
-class FewStatements(SqlObjectStore):
-    """The store with the patches."""
-
-    preregister = objects.preregister
-    get_object_tree = objects.get_object_tree
-    delete = objects.delete
-    put = objects.put
-    get = objects.get
-    _lock_objectstore_mutation = objects._lock
-
-
-objects.add_indexes(FewStatements)
-transactions.take_turns(FewStatements)
-
-
 @pytest.fixture
 def stores() -> list[SqlObjectStore]:
-    found: list[SqlObjectStore] = [SqlObjectStore(":memory:"), FewStatements(":memory:")]
+    found: list[SqlObjectStore] = [SqlObjectStore(":memory:"), CohortObjectStore(":memory:")]
     for each in found:
         each.initialize()
     return found
@@ -132,6 +119,7 @@ def test_a_deep_and_wide_tree_takes_few_statements(
         return execute
 
     monkeypatch.setattr(objects, "executor", counting)
+    monkeypatch.setattr(object_trees, "executor", counting)
     assert len(store.preregister(RUN, whole)) == 2002
     assert shape(store.get_object_tree(name(2001))) == shape(whole)
     store.delete(name(2001))

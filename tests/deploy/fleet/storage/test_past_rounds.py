@@ -94,12 +94,6 @@ def test_a_node_gives_up_an_incomplete_message_when_the_next_round_begins(
 
 
 def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    class State:
-        def delete_messages(self, message_ids: set[str]) -> None: ...
-
-        def store_message_and_object_tree(self, *_: object) -> str:
-            return "stored"
-
     outcomes: Iterator[Exception | None] = iter([None, OSError("database is locked"), None])
     tried: list[int] = []
 
@@ -109,11 +103,9 @@ def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch: p
             raise error
 
     monkeypatch.setattr(past_rounds, "_delete_before", delete)
-    past_rounds.PastRounds().delete_in(State)
+    past = past_rounds.PastRounds()
     for number in (1, 1, 2, 2, 2):
-        metadata = SimpleNamespace(run_id=7, group_id=str(number), reply_to_message_id="")
-        message = SimpleNamespace(metadata=metadata)
-        assert State().store_message_and_object_tree(message, None, "") == "stored"
+        past.message_comes(None, SimpleNamespace(run_id=7, group_id=str(number), reply_to_message_id=""))
     assert tried == [1, 2, 2]
 
 

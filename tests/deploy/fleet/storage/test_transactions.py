@@ -13,11 +13,8 @@ from deploy.processes.groups import wait_until
 THREADS, TIMES = 40, 5
 
 
-class InTurn(SqlObjectStore):
+class InTurn(transactions.TakesTurns, SqlObjectStore):
     """A store whose transactions take turns."""
-
-
-transactions.take_turns(InTurn)
 
 
 def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:

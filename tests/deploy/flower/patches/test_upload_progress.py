@@ -1,10 +1,13 @@
 """How much of a reply has arrived, as a ServerApp learns it from a real SuperLink over a slow line."""
 
 import threading
+from contextlib import suppress
 from itertools import pairwise
 
+import grpc
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from deploy.flower.patches.apps import upload_progress
@@ -43,13 +46,16 @@ def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(
     assert all(before <= after for before, after in pairwise(seen))
     assert len(set(seen)) > 5
     assert SIZE - 4 * CHUNK < seen[-1] < 1.1 * SIZE
+    node.address = superlink.address
+    for name in (f"{upload_progress.ASKED}{sent}", f"{sent},{upload_progress.ASKED}{sent}"):
+        with suppress(grpc.RpcError):  # a refusal: only ServerApps may ask
+            question = PullObjectRequest(node=node.id, run_id=app.run.run_id, object_id=name)
+            assert not node.ask("PullObject", question).object_content
     for each in (app, stranger):
         each.close()
 
 
-def test_without_this_patch_of_the_superlink_nothing_is_known(
-    superlink: SuperLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stock_superlink_knows_nothing(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_progress, "ASKED", "no such request:")
     app = App(superlink)
     assert upload_progress.received_bytes(app.grid, ["0" * 64]) == {}

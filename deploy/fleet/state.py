@@ -1,0 +1,199 @@
+"""The SuperLink's state: Flower's, with the duties that this project adds, one method after the other.
+
+`CohortLinkState` is a subclass of Flower's state. Each method that this project changes is one override. Its
+body calls Flower's method and the duties in their order. The duties (`duties`) are, for example, the requests
+that are held until a message arrives. The contents of messages are in the store of objects,
+`storage.objects.CohortObjectStore`, which shares the state's database and transactions.
+
+This module imports Flower's private modules, so only `factories` imports it, after the launcher has checked
+that Flower has all names in `factories.USED`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from deploy.fleet import deliveries
+from deploy.fleet.admission import object_trees
+from deploy.fleet.storage import past_rounds
+from deploy.fleet.storage.clock_jumps import ClockJumps
+from deploy.fleet.storage.messages import FewStatements
+from deploy.fleet.storage.traffic import Traffic, Use
+from deploy.fleet.storage.transactions import TakesTurns
+from deploy.flower.patches.apps.upload_progress import asked_messages
+from deploy.flower.patches.shared import LOOK, remembered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from flwr.app import Message
+    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.proto.task_pb2 import Task
+    from flwr.superlink.federation import FederationManager
+
+    from deploy.fleet.duties import Duties
+    from deploy.fleet.storage.objects import CohortObjectStore
+
+
+class CohortLinkState(TakesTurns, FewStatements):
+    """The SuperLink's state.
+
+    Parameters
+    ----------
+    database_path : str
+        The database's file, or a URL of SQLite.
+    federation_manager : FederationManager
+        Flower's manager of federations.
+    object_store : CohortObjectStore
+        The store of objects in the same database.
+    duties : Duties
+        What the state calls when messages, objects and nodes come and go.
+
+    Attributes
+    ----------
+    clock_jumps : ClockJumps
+        Knows the time by which the age of pushed messages is judged.
+    received : Callable[[int, Collection[str]], Mapping[str, int]]
+        Gets the id of a run and ids of messages. Returns the bytes that have arrived of the replies to those
+        messages that are messages of this run, by message. `ReplyAdmission` sets it when the Fleet API
+        starts.
+    """
+
+    def __init__(
+        self,
+        database_path: str,
+        federation_manager: FederationManager,
+        object_store: CohortObjectStore,
+        duties: Duties,
+    ) -> None:
+        super().__init__(database_path, federation_manager, object_store)
+        self._duties, self._objects = duties, object_store
+        self._traffic = Traffic()
+        self._cleaned = -LOOK  # when expired tokens were looked for (time.monotonic(), s)
+        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None)
+        self.clock_jumps = ClockJumps()
+        self.received: Callable[[int, Collection[str]], Mapping[str, int]] = lambda run, messages: {}
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def store_message_and_object_tree(
+        self, message: Message, object_tree: ObjectTree, session_id: str
+    ) -> tuple[bool, list[str]]:
+        """Store a message and the names of its objects, and answer its receiver's request if it is complete.
+
+        The first message of a round also deletes those of past rounds.
+        """
+        metadata, store = message.metadata, self._objects
+        self._duties.past.message_comes(self, metadata)
+        with self.session(), store._mutation_session():
+            if metadata.reply_to_message_id:
+                object_tree = object_trees.flat(store, object_tree)
+            else:
+                object_trees.state_children(store, metadata.run_id, object_tree)
+            stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+        if stored:
+            self._duties.held.message_stored(metadata, missing, session_id)
+        return stored, missing
+
+    def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
+        """Return the replies to these messages whose objects have all arrived, each reply once."""
+        with self.session() as session:
+            replies = super().get_message_res(message_ids, run_id)
+            incomplete = deliveries.incomplete(session, [reply.metadata.message_id for reply in replies])
+        return [reply for reply in replies if reply.metadata.message_id not in incomplete]
+
+    def delete_messages(self, message_ins_ids: set[str]) -> None:
+        """Delete messages and their replies, with the objects of both.
+
+        The objects of a reply that a ServerApp has received stay, because the ServerApp still reads them.
+        """
+        if not message_ins_ids:
+            return
+        with self.session():
+            replies = past_rounds.unfetched(self, message_ins_ids)
+            super().delete_messages(message_ins_ids)
+            past_rounds.delete_objects(self, message_ins_ids | replies)
+
+    # --- objects -----------------------------------------------------------------------------------------
+
+    def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
+        """Store an object, and answer the request of its message's receiver if the message is complete."""
+        for _ in range(deliveries.ATTEMPTS):  # an attempt fails after a while if the database is locked
+            # A part that is stored already counts as stored once more, because the answer may have been lost.
+            # Only the content shows that the node knows the object. Its name may be a guess.
+            if super().store_object(run_id, session_id, object_id, object_content) or (
+                object_content and self.object_store.get(object_id) == object_content
+            ):
+                self._duties.held.object_stored(session_id, object_id)
+                return True
+            if not deliveries.is_expected(self, session_id, object_id):
+                return False
+        return False
+
+    def get_object(self, run_id: int, object_id: str) -> bytes | None:
+        """Return the content of an object, or how much of some replies has arrived (`upload_progress`)."""
+        messages = asked_messages(object_id)
+        if messages is not None:
+            return json.dumps(dict(self.received(run_id, messages))).encode()
+        return super().get_object(run_id, object_id)
+
+    # --- nodes -------------------------------------------------------------------------------------------
+
+    def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
+        """Mark a node as online, unless it is connected already.
+
+        The messages that the node received before its restart and has not answered are given up.
+        """
+        if self._duties.presence.returns(node_id, lambda: self):
+            self.deactivate_node(node_id)
+        with self.session() as session:
+            done = super().activate_node(node_id, heartbeat_interval)
+            if done:
+                deliveries.give_up(self, session, node_id, self._duties.unconfirmed.of(node_id))
+        return done
+
+    def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
+        """Return the node of a key; None if there is none. A revoked key stays valid for up to `LOOK` s.
+
+        Nearly every request looks up its node.
+        """
+        node: int | None = self._node_of_key(public_key)
+        return node
+
+    # --- runs and their tasks ----------------------------------------------------------------------------
+
+    def store_traffic(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        """Add to the bytes of a run. Nearly every request does, and writing takes the only write lock."""
+        self._store_traffic(self._traffic.add(run_id, Use(sent=bytes_sent, received=bytes_recv)))
+
+    def add_clientapp_runtime(self, run_id: int, runtime: float) -> None:
+        """Add to the seconds for which the ClientApps of a run have run."""
+        self._store_traffic(self._traffic.add(run_id, Use(seconds=runtime)))
+
+    def _store_traffic(self, sums: dict[int, Use]) -> None:
+        for run_id, use in sums.items():
+            if use.sent or use.received:
+                super().store_traffic(run_id, bytes_sent=use.sent, bytes_recv=use.received)
+            if use.seconds:
+                super().add_clientapp_runtime(run_id, use.seconds)
+
+    def finish_task(self, task_id: int, sub_status: str, details: str) -> bool:
+        """End a task, after the traffic of all runs has been stored."""
+        self._store_traffic(self._traffic.take())
+        return super().finish_task(task_id, sub_status, details)
+
+    def get_task_by_token(self, token: str) -> Task | None:
+        """Return the task that a token authorises, None if there is none or it has expired."""
+        self.clock_jumps.check(self)
+        return super().get_task_by_token(token)
+
+    def _cleanup_expired_task_tokens(self) -> None:
+        """End the tasks without heartbeats: at most once in `LOOK` s, because nearly every request asks."""
+        moment = time.monotonic()
+        if moment - self._cleaned < LOOK:
+            return
+        self._cleaned = moment
+        self.clock_jumps.check(self)
+        super()._cleanup_expired_task_tokens()

@@ -1,0 +1,17 @@
+"""The SuperLink's state in a database of its own."""
+
+from pathlib import Path
+
+from flwr.superlink.federation import NoOpFederationManager
+
+from deploy.fleet import factories
+from deploy.fleet.duties import Duties
+from deploy.fleet.state import CohortLinkState
+
+
+def made(database: Path, duties: Duties | None = None) -> CohortLinkState:
+    """Return this project's state in a new database."""
+    _, states = factories.make(str(database), NoOpFederationManager(), duties or Duties())
+    state = states.state()
+    assert isinstance(state, CohortLinkState)
+    return state
