@@ -170,7 +170,7 @@ lock: $(VENV)/.dev                ## after a change to the dependencies of the a
 	printf 'matplotlib\ncvxpy\ntensorboardX\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
 	echo scikit-learn | $(HASHED) --no-deps - -o $(IMAGE_LOCKS)/digits.txt
 	echo torch | $(HASHED) - -o $(IMAGE_LOCKS)/torch.txt
-	sed -i '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt
+	sed -i -e '/$(TORCH_CPU)/d' -e '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt
 
 dist: $(VENV)/.dev                ## the library's wheel and sdist, as the package index takes them
 	rm -rf dist
