@@ -157,5 +157,8 @@ def test_the_command_tries_the_installed_version_with_the_contract_tests(
     assert command[:3] == [sys.executable, "-m", "pytest"]
     assert command[-1] == "-x"
     assert environment[TRYING] == version("flwr")
-    for path in __main__.CONTRACT:
-        assert (ROOT / path).exists() or path.startswith("-")
+    assert all((ROOT / path).exists() for path in (*__main__.CONTRACT, __main__.LEFT_OUT[1]))
+
+
+def test_the_makefile_has_a_lane_for_each_older_version_that_was_tried() -> None:
+    assert f"OLDER_FLOWERS := {' '.join(TRIED[:-1])}\n" in (ROOT / "Makefile").read_text()
