@@ -67,7 +67,7 @@ def remove(flower: Path) -> None:
     modules = {_module(path, flower) for path in found if path.suffix in ("", ".py")}
     for path in found:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (flower / "without_grpc.py").write_text(GONE)
+    (flower / "removed.py").write_text(GONE)
     for path in flower.rglob("*.py"):
         text = path.read_text()
         if "grpc" in text or any(name.rpartition(".")[2] in text for name in modules):
@@ -104,7 +104,7 @@ def _without(text: str, path: Path, modules: set[str], flower: Path) -> str:
         statements = [f"{start}{', '.join(_alias(each) for each in kept)}"] if kept else []
         for each in gone:
             known = "add_args_health" if each.name == "add_args_health" else "gone"
-            statements.append(f"from flwr.without_grpc import {known} as {each.asname or each.name}")
+            statements.append(f"from flwr.removed import {known} as {each.asname or each.name}")
         assert node.end_lineno is not None
         lines[node.lineno - 1] = " " * node.col_offset + "; ".join(statements) + "\n"
         lines[node.lineno : node.end_lineno] = [""] * (node.end_lineno - node.lineno)
