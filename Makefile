@@ -15,6 +15,9 @@ SEED    ?=
 MINUTES ?= 60
 ENGINE  ?= server
 BOUND   ?= 15
+# Older versions of Flower, on which the app must run too: deploy/flower/versions/__init__.py.
+OLDER_FLOWERS := 1.40.0 1.41.0
+OLDEST        := .venv-oldest
 # The tests of the library: they need neither the app's dependencies nor a network.
 LIBRARY_TESTS := tests/strategies tests/simulation/test_grid.py
 WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: --constraints $(LOCK)
@@ -40,7 +43,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -103,6 +106,30 @@ test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest 
 $(NEWEST)/.installed: strategies/pyproject.toml Makefile
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' './strategies[optim]' pytest pytest-xdist hypothesis scikit-learn $(NEWEST_TORCH)
+	@touch $@
+
+# Each lane has an environment of its own, in which pip first installs the pinned Flower and then another.
+test-flowers: $(OLDER_FLOWERS:%=test-flower-%) test-flower-rehearsal test-oldest-flower    ## the app on older Flowers, and on one without gRPC
+
+test-flower-%: .venv-flower-%/.installed
+	.venv-flower-$*/bin/$(call contract,$*) || .venv-flower-$*/bin/$(call contract,$*) $(AGAIN)
+
+contract = python -m deploy.flower.versions -q -o cache_dir=.pytest_cache/flower-$(1)
+AGAIN := --last-failed --last-failed-no-failures none --maxfail 1
+
+.venv-flower-%/.installed: pyproject.toml $(LOCK) tests/support/flower_without_grpc.py Makefile
+	$(PYTHON) -m venv --clear .venv-flower-$*
+	.venv-flower-$*/bin/pip install --quiet --constraint $(LOCK) --editable '.[demo]' pytest hypothesis
+	$(if $(filter rehearsal,$*),.venv-flower-$*/bin/python tests/support/flower_without_grpc.py,.venv-flower-$*/bin/pip install --quiet flwr==$*)
+	@touch $@
+.PRECIOUS: .venv-flower-%/.installed
+
+test-oldest-flower: $(OLDEST)/.installed    ## the library's code for Flower, on the oldest that the library supports
+	$(OLDEST)/bin/python -m pytest -q --hypothesis-profile few -m "not slow and not network" tests/strategies/flower tests/strategies/test_strategy.py
+
+$(OLDEST)/.installed: strategies/pyproject.toml Makefile
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet flwr==1.39.0 ./strategies pytest hypothesis scikit-learn
 	@touch $@
 
 test-pythons:                     ## the library on Python 3.12 and 3.13, where this machine has them
@@ -170,7 +197,7 @@ lock: $(VENV)/.dev                ## after a change to the dependencies of the a
 	printf 'matplotlib\ncvxpy\ntensorboardX\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
 	echo scikit-learn | $(HASHED) --no-deps - -o $(IMAGE_LOCKS)/digits.txt
 	echo torch | $(HASHED) - -o $(IMAGE_LOCKS)/torch.txt
-	sed -i '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt
+	sed -i -e '/$(TORCH_CPU)/d' -e '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt
 
 dist: $(VENV)/.dev                ## the library's wheel and sdist, as the package index takes them
 	rm -rf dist

@@ -18,11 +18,9 @@ import grpc
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
@@ -39,6 +37,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
+from deploy.fleet import wire
 from deploy.fleet.connection import OPTIONS
 from deploy.fleet.joined_objects import MOST, SEPARATOR, joined, split
 from deploy.fleet.presence import HELD, HOLD
@@ -48,8 +47,12 @@ from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from flwr.proto.message_pb2 import ObjectTree
+
+    Calls = dict[str, Callable[..., Any]]
 
 SIGNED = 60.0  # s for which a device uses the same signature
 INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states
@@ -151,40 +154,40 @@ class Device:
             self._load.address, self._load.credentials, options=list(options.items())
         )
         beats: asyncio.Task[None] | None = None
-        stub: Any = FleetStub(channel)
+        calls = wire.calls(channel)
         try:
             async with self._load.connecting:
                 request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=INTERVAL)
-                activated = await self._ask(stub.ActivateNode, request)
+                activated = await self._ask(calls["ActivateNode"], request)
             self._node = Node(node_id=activated.node_id)
-            beats = asyncio.create_task(self._beat(stub))
+            beats = asyncio.create_task(self._beat(calls))
             self._load.online.add(self._node.node_id)
             self._last_message = time.monotonic()
-            await self._serve(stub)
+            await self._serve(calls)
         finally:
             self._load.online.discard(self._node.node_id)
             if beats is not None:
                 beats.cancel()
             await channel.close(None)
 
-    async def _beat(self, stub: Any) -> None:
+    async def _beat(self, calls: Calls) -> None:
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL)
         while True:
             began = time.monotonic()
-            await self._ask(stub.SendNodeHeartbeat, request, timeout=HOLD + 10.0, extra=(HELD,))
+            await self._ask(calls["SendNodeHeartbeat"], request, timeout=HOLD + 10.0, extra=(HELD,))
             if time.monotonic() - began < LOOK:  # the heartbeat was not held
                 await asyncio.sleep(0.8 * INTERVAL)
 
-    async def _serve(self, stub: Any) -> None:
+    async def _serve(self, calls: Calls) -> None:
         while True:
             began = time.monotonic()
-            response = await self._ask(stub.PullMessages, PullMessagesRequest(node=self._node))
+            response = await self._ask(calls["PullMessages"], PullMessagesRequest(node=self._node))
             ended = time.monotonic()
             if response.messages_list:
                 self._last_message = ended
                 self._load.counts["received"] += 1
                 try:
-                    await self._answer(stub, response.messages_list[0], response.message_object_trees[0])
+                    await self._answer(calls, response.messages_list[0], response.message_object_trees[0])
                 except asyncio.CancelledError:
                     self._load.counts["abandoned"] += 1
                     raise
@@ -193,36 +196,36 @@ class Device:
                 pause = PAUSE_SHARE * (ended - self._last_message)
                 await asyncio.sleep(min(max(pause, SHORTEST_IDLE), LONGEST_IDLE))
 
-    async def _answer(self, stub: Any, proto: Any, tree: ObjectTree) -> None:
+    async def _answer(self, calls: Calls, proto: Any, tree: ObjectTree) -> None:
         asked = message_from_proto(proto)
         run = asked.metadata.run_id
         if run not in self._runs:
-            found = await self._ask(stub.GetRun, GetRunRequest(node=self._node, run_id=run))
+            found = await self._ask(calls["GetRun"], GetRunRequest(node=self._node, run_id=run))
             fab = GetFabRequest(node=self._node, hash_str=found.run.fab_hash, run_id=run)
-            await self._ask(stub.GetFab, fab)
+            await self._ask(calls["GetFab"], fab)
             self._runs.add(run)
         contents: dict[str, bytes] = {}
         missing = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
         while missing:
             names = missing[:MOST]
-            content = await self._fetch(stub, run, SEPARATOR.join(names))
+            content = await self._fetch(calls, run, SEPARATOR.join(names))
             found = split(content) if len(names) > 1 else [content]
             contents.update(zip(names, found, strict=False))
             missing = missing[len(found) :]
         confirm = ConfirmMessageReceivedRequest(
             node=self._node, run_id=run, message_object_id=asked.metadata.message_id
         )
-        await self._ask(stub.ConfirmMessageReceived, confirm)
+        await self._ask(calls["ConfirmMessageReceived"], confirm)
         began = time.monotonic()
         if self._load.delay:
             await asyncio.sleep(self._load.delay)
         reply = Message(self._content(asked.metadata.message_type, contents), reply_to=asked)
-        await self._send(stub, reply, time.monotonic() - began)
+        await self._send(calls, reply, time.monotonic() - began)
 
-    async def _fetch(self, stub: Any, run: int, name: str) -> bytes:
+    async def _fetch(self, calls: Calls, run: int, name: str) -> bytes:
         request, pause = PullObjectRequest(node=self._node, run_id=run, object_id=name), FIRST_RETRY
         while True:
-            response = await self._ask(stub.PullObject, request)
+            response = await self._ask(calls["PullObject"], request)
             if not response.object_found:
                 raise RuntimeError(f"{self.name}: an object of a message is missing")
             if response.object_available:
@@ -244,7 +247,7 @@ class Device:
         content["arrays"] = ArrayRecord(changed)
         return content
 
-    async def _send(self, stub: Any, reply: Message, seconds: float) -> None:
+    async def _send(self, calls: Calls, reply: Message, seconds: float) -> None:
         with no_object_id_recompute():  # hash each object once
             name, tree = reply.object_id, get_object_tree(reply)
             objects = {each: found.deflate() for each, found in get_all_nested_objects(reply).items()}
@@ -256,7 +259,7 @@ class Device:
             message_object_trees=[tree],
             clientapp_runtime_list=[seconds],
         )
-        response = await self._ask(stub.PushMessages, announced)
+        response = await self._ask(calls["PushMessages"], announced)
         missing = set(response.objects_to_push)
         order = dict.fromkeys(each.object_id for each in iterate_object_tree(tree))
         for name, content in joined((each, objects[each]) for each in order if each in missing):
@@ -267,7 +270,7 @@ class Device:
                 object_content=content,
                 session_id=response.session_id,
             )
-            stored = await self._ask(stub.PushObject, push)
+            stored = await self._ask(calls["PushObject"], push)
             if not stored.stored:
                 raise RuntimeError(f"{self.name}: an object of a reply was not stored")
 
@@ -297,9 +300,9 @@ class Device:
             stamp = now().isoformat()
             self._metadata = (
                 *self._load.version,
-                (PUBLIC_KEY_HEADER, self._public),
-                (TIMESTAMP_HEADER, stamp),
-                (SIGNATURE_HEADER, sign_message(self._key, stamp.encode())),
+                (wire.PUBLIC_KEY, self._public),
+                (wire.TIME_STAMP, stamp),
+                (wire.SIGNATURE, sign_message(self._key, stamp.encode())),
             )
             self._signed = time.monotonic()
         return self._metadata

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
-from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest, RegisterNodeFleetResponse
 
+from deploy.fleet import wire
 from deploy.flower.commands import INVITATION_HEADER
 from deploy.tls.probe import unreachable
 
@@ -38,16 +38,10 @@ def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
     if problem := unreachable(server, authority):
         raise ValueError(f"server = {server}: {problem}; the invitation has not been used")
     with grpc.secure_channel(server, grpc.ssl_channel_credentials(authority.read_bytes())) as channel:
-        register = channel.unary_unary(
-            "/flwr.proto.Fleet/RegisterNode",
-            request_serializer=RegisterNodeFleetRequest.SerializeToString,
-            response_deserializer=RegisterNodeFleetResponse.FromString,
-        )
+        request = wire.METHODS["RegisterNode"].request(public_key=public_key.encode())
         try:
-            register(
-                RegisterNodeFleetRequest(public_key=public_key.encode()),
-                metadata=((INVITATION_HEADER, token),),
-                timeout=TIMEOUT,
+            wire.calls(channel)["RegisterNode"](
+                request, metadata=((INVITATION_HEADER, token),), timeout=TIMEOUT
             )
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:

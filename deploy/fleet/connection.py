@@ -103,14 +103,7 @@ class Requests:
         self._max_tries, self._max_seconds = max_tries, max_seconds
         self._now = importlib.import_module(_DATE).now
         self._not_running = importlib.import_module(_RUN).RunNotRunningException
-        self._methods = {
-            each.name: channel.unary_unary(
-                each.path,
-                request_serializer=each.request.SerializeToString,
-                response_deserializer=each.response.FromString,
-            )
-            for each in wire.METHODS.values()
-        }
+        self._methods = wire.calls(channel)
         self._ends = threading.Lock()  # taken when the process has been told to end
 
     def once(

@@ -8,7 +8,10 @@ and two classes of messages, which Flower's HTTP API uses too.
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SERVICE = "flwr.proto.Fleet"
 # The headers of a request: the node's public key, when the request was signed (ISO 8601), and the signature
@@ -52,3 +55,18 @@ def _method(name: str) -> Method:
 
 METHODS = {name: _method(name) for name in _MESSAGES}
 """The methods, by name."""
+
+
+def calls(channel: Any) -> dict[str, Callable[..., Any]]:
+    """Return a function for each method, by name, that sends a request over a channel of gRPC.
+
+    The functions' parameters are those of gRPC's ``UnaryUnaryMultiCallable``.
+    """
+    return {
+        each.name: channel.unary_unary(
+            each.path,
+            request_serializer=each.request.SerializeToString,
+            response_deserializer=each.response.FromString,
+        )
+        for each in METHODS.values()
+    }

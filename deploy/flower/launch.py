@@ -4,7 +4,7 @@
 `flower-supernode`.
 
 A program's guards protect it; its other patches make it faster and more robust. Patches can be applied only
-to the version of Flower for which they were written, and only if Flower has all names that they use.
+to a version of Flower that was tried (`deploy.flower.versions`), and only if it has all names that they use.
 
 - If the guards of a program cannot be applied, the program does not start. All patches of the SuperLink count
   as guards: they are parts of one service, the Fleet API.
@@ -13,10 +13,9 @@ to the version of Flower for which they were written, and only if Flower has all
 
 from __future__ import annotations
 
-import importlib
 import sys
 from functools import partial
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +25,7 @@ from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
 from deploy.flower.patches.guards import bundles, local_apis, reply_size
+from deploy.flower.versions import find, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,18 +90,15 @@ def unsupported(names: Iterable[str]) -> str | None:
 
 
 def _differs(uses: Iterable[str]) -> str | None:
-    """Return how the installed Flower differs from the version that the patches were written for.
+    """Return why Cohort cannot rely on the installed Flower.
 
-    Returns None if the version is equal and Flower has all names in `uses`.
+    Returns None if this version was tried (`versions.TRIED`) and has all names in `uses`.
     """
-    if version("flwr") != shared.WRITTEN_FOR:
-        return f"Flower is {version('flwr')}, and the patches were written for {shared.WRITTEN_FOR}"
+    if reason := refusal():
+        return reason
     for used in uses:
-        module, _, attributes = used.partition(":")
         try:
-            found = importlib.import_module(module)
-            for attribute in attributes.split("."):
-                found = getattr(found, attribute)
+            find(used)
         except (ImportError, AttributeError) as error:
             return f"Flower has no {used} ({error})"
     return None

@@ -74,7 +74,7 @@ class Process:
         self.log = log
         program = shutil.which(command[0], path=env["PATH"])
         if program is None:
-            raise FileNotFoundError(f"{command[0]}: no such program; is Flower (flwr 1.39) installed?")
+            raise FileNotFoundError(f"{command[0]}: no such program; is Flower (flwr) installed?")
         with log.open("ab") as output:
             popen = subprocess.Popen(
                 [program, *command[1:]],

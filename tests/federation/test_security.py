@@ -19,7 +19,6 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -27,12 +26,12 @@ from flwr.proto.fleet_pb2 import (
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
 )
-from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from deploy.device.device_folder import Device
+from deploy.fleet import wire
 from deploy.hosting.server import Server
 from deploy.processes.groups import Process, stop
 from deploy.processes.ports import free_ports
@@ -139,7 +138,7 @@ def shown(key: Key, signer: Key, ago: float = 0.0) -> list[tuple[str, str | byte
     """Return the metadata with which a node authenticates a request: its key, and a signature of the time."""
     time_stamp = (now() - timedelta(seconds=ago)).isoformat()
     signature = sign_message(signer, time_stamp.encode())
-    return [(PUBLIC_KEY_HEADER, public(key)), (TIMESTAMP_HEADER, time_stamp), (SIGNATURE_HEADER, signature)]
+    return [(wire.PUBLIC_KEY, public(key)), (wire.TIME_STAMP, time_stamp), (wire.SIGNATURE, signature)]
 
 
 def activate(key: Key) -> ActivateNodeRequest:
@@ -168,7 +167,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
             grpc.secure_channel(federation.server.address, authority) as channel,
             pytest.raises(grpc.RpcError) as error,
         ):
-            getattr(FleetStub(channel), method)(request, metadata=metadata, timeout=30)
+            wire.calls(channel)[method](request, metadata=metadata, timeout=30)
         assert error.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
         new = lambda: federation.log[before:]  # noqa: E731
         wait_for(lambda: re.search(rf"/flwr.proto.Fleet/{method}\].*{reason}", new(), re.DOTALL), 60, new)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common import NDArray
-from flwr.common.constant import (
-    PUBLIC_KEY_HEADER,
-    SIGNATURE_HEADER,
-    SUPERLINK_NODE_ID,
-    TIMESTAMP_HEADER,
-)
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as NodeId
@@ -40,6 +35,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from deploy.fleet import wire
 from deploy.flower import commands
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import LOOPBACK, free_ports
@@ -185,12 +181,12 @@ class Node:
         """What authenticates a request."""
         stamp = now().isoformat()
         return [
-            (PUBLIC_KEY_HEADER, self.public),
-            (TIMESTAMP_HEADER, stamp),
-            (SIGNATURE_HEADER, sign_message(self.key, stamp.encode())),
+            (wire.PUBLIC_KEY, self.public),
+            (wire.TIME_STAMP, stamp),
+            (wire.SIGNATURE, sign_message(self.key, stamp.encode())),
         ]
 
-    def connect(self, **options: Any) -> FleetStub:
+    def connect(self, **options: Any) -> dict[str, Callable[..., Any]]:
         credentials = grpc.ssl_channel_credentials(self.superlink.authority.read_bytes())
         self._channel = grpc.secure_channel(
             self.address,
@@ -198,13 +194,13 @@ class Node:
             [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)],
             **options,
         )
-        return FleetStub(self._channel)
+        return wire.calls(self._channel)
 
     def ask(self, method: str, request: Any, timeout: float = 30.0, **options: Any) -> Any:
         """Send a request on a new connection and return the response."""
-        stub = self.connect(**options)
+        calls = self.connect(**options)
         try:
-            return getattr(stub, method)(request, metadata=self.metadata, timeout=timeout)
+            return calls[method](request, metadata=self.metadata, timeout=timeout)
         finally:
             self.close()
 

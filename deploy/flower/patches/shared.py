@@ -24,7 +24,6 @@ from deploy.flower.fork_server import CHANNEL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-WRITTEN_FOR = "1.42.0"  # the version of Flower whose private names the patches use
 LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up

@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from functools import wraps
-from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +19,6 @@ from deploy.flower.patches import connection
 from deploy.flower.patches.shared import (
     LOOK,
     USED_TO_GIVE_UP,
-    WRITTEN_FOR,
     fork_apps,
     give_up_without_parts,
     like,
@@ -29,6 +27,7 @@ from deploy.flower.patches.shared import (
     skip_unseen_lines,
 )
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
+from deploy.flower.versions import refusal
 from deploy.processes.groups import LOST
 
 if TYPE_CHECKING:
@@ -222,10 +221,10 @@ def await_replies(loop: Any) -> None:
 def leave_out_the_database() -> None:
     """Replace Flower's module for databases by a stub, which saves 30 MB of memory.
 
-    Only a SuperLink with --database needs the module. Call this before Flower is imported. With another
-    version of Flower, this function does nothing.
+    Only a SuperLink with --database needs the module. Call this before Flower is imported. With a version of
+    Flower that was not tried, this function does nothing.
     """
-    if version("flwr") != WRITTEN_FOR:
+    if refusal():
         return
 
     class SqlObjectStore:

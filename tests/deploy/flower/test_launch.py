@@ -1,4 +1,4 @@
-"""The launcher patches the Flower that the patches were written for; any other is not patched but guarded."""
+"""The launcher patches a Flower that was tried; with any other, a program with guards does not start."""
 
 import importlib
 import os
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.flower import commands, launch
+from deploy.flower import commands, launch, versions
 from deploy.flower.patches import shared
-from deploy.flower.patches.shared import WRITTEN_FOR
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
@@ -26,7 +25,7 @@ ROOT = Path(launch.__file__).parents[2]
 # --- where Flower is another one ------------------------------------------------------------------------
 
 
-def test_the_installed_flower_is_the_one_that_the_patches_were_written_for() -> None:
+def test_the_installed_flower_is_one_that_was_tried() -> None:
     assert launch.unsupported(launch.ALL) is None
 
 
@@ -37,7 +36,7 @@ def using(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
-        ("version", lambda _: "1.38.0", "Flower is 1.38.0, and the patches were written for 1.39.0"),
+        ("refusal", lambda: "Flower is 1.38.0", "Flower is 1.38.0"),
         ("PROGRAMS", using("flwr.no_such_module:name"), "no flwr.no_such_module:name"),
         ("PROGRAMS", using("flwr.cli.app:app.no_such_name"), "no flwr.cli.app:app.no_such_name"),
     ],
@@ -57,7 +56,7 @@ def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reaso
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
-        ("version", lambda _: "1.39.1", "Flower is 1.39.1, and the patches were written for 1.39.0"),
+        ("refusal", lambda: "Flower is 1.43.0", "Flower is 1.43.0"),
         (
             "PROGRAMS",
             {
@@ -90,9 +89,13 @@ def test_a_program_of_another_flower_does_not_start_unguarded(
             "m.create_app = FunctionType(c.__code__, dict(vars(m)), c.__name__, c.__defaults__)",
             "its state is not this project's",
         ),
+        (  # Flower makes the app of its APIs by another function
+            "m = importlib.import_module('flwr.superlink.main'); m.make_app = m.create_app; del m.create_app",
+            "would be unprotected: Flower has no flwr.superlink.main:create_app",
+        ),
         ("sys.argv.remove('--enable-supernode-auth')", "needs --enable-supernode-auth and TLS certificates"),
     ],
-    ids=["unchanged", "another state", "no authentication"],
+    ids=["unchanged", "another state", "another app", "no authentication"],
 )
 def test_a_superlink_serves_behind_its_front_door_only(tmp_path: Path, change: str, reason: str) -> None:
     keys = certificates.write_certificates(tmp_path).ca.parent
@@ -130,9 +133,9 @@ def test_a_superlink_serves_behind_its_front_door_only(tmp_path: Path, change: s
 
 @pytest.mark.parametrize("name", ["flower-superlink", "flower-superexec", "flwr-serverapp"])
 def test_what_belongs_to_a_server_never_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(launch, "version", lambda _: "1.39.1")
+    monkeypatch.setattr(versions, "version", lambda _: "1.43.0")
     monkeypatch.setattr(launch.sys, "argv", [name])
-    with pytest.raises(SystemExit, match=f"{name} does not start"):
+    with pytest.raises(SystemExit, match=rf"{name} does not start, .*: Flower is 1\.43\.0"):
         launch.main([name])
 
 
@@ -167,12 +170,14 @@ def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read(
     assert token == "secret"
 
 
-def test_flower_is_pinned_to_the_version_that_the_patches_were_written_for() -> None:
+def test_flower_is_pinned_to_the_newest_version_that_was_tried() -> None:
+    newest = versions.TRIED[-1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["simulation"]]
     pins = [each for each in wanted if each.partition("=")[0] in ("flwr", "flwr[simulation]")]
-    assert pins == [f"flwr=={WRITTEN_FOR}", f"flwr[simulation]=={WRITTEN_FOR}"]
-    assert f"flwr=={WRITTEN_FOR}" in (ROOT / "requirements.lock").read_text().split()
+    assert pins == [f"flwr=={newest}", f"flwr[simulation]=={newest}"]
+    for lock in (ROOT / "requirements.lock", *(ROOT / "deploy" / "locks").glob("[cs]*.txt")):
+        assert f"flwr=={newest}" in lock.read_text().split(), lock
 
 
 def test_the_launcher_names_the_programs_that_it_launches() -> None:
