@@ -24,8 +24,9 @@ from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.front_door import CALLS_PER_NODE, SMALL_BODY, SPARE, THREADS, FrontDoor
 from deploy.fleet.gate.connection_gate import Gate
 from deploy.fleet.presence import SERVER_OPTIONS
+from deploy.flower.patches.app_starts import start_program
 from deploy.flower.patches.guards.reply_size import check_setting
-from deploy.flower.patches.shared import like, replace, start_program
+from deploy.flower.patches.shared import like, replace
 from deploy.processes.file_limit import raise_file_limit
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet import connection
-from deploy.flower.patches import shared, superlink, supernode
+from deploy.fleet import connection, node
+from deploy.flower.patches import retries, shared, superlink
 from tests.support.fleet import SuperLink
 
 
@@ -24,6 +24,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
-    for module in (connection, shared, superlink, supernode):
+    for module in (connection, node, retries, shared, superlink):
         monkeypatch.setattr(module, "time", time)
     return clock

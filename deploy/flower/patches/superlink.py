@@ -25,7 +25,8 @@ from deploy.fleet.storage import (
     transactions,
 )
 from deploy.flower.corrupt_database import end_if_corrupt
-from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace, skip_unseen_lines
+from deploy.flower.patches.app_starts import fork_apps
+from deploy.flower.patches.shared import LOOK, like, remembered, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
