@@ -39,10 +39,11 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.fleet import wire
 from deploy.fleet.connection import OPTIONS
-from deploy.fleet.joined_objects import MOST, SEPARATOR, joined, split
+from deploy.fleet.joined_objects import MOST, SEPARATOR, split
+from deploy.fleet.node import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
 from deploy.fleet.presence import HELD, HOLD
-from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK
-from deploy.flower.patches.supernode import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
+from deploy.fleet.transfers import FIRST_RETRY, LONGEST_RETRY, joined
+from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 

@@ -172,11 +172,13 @@ class DeviceSupervisor(Supervisor):
         elif commands.ACCEPTED_BUNDLE in line and self._refuses:
             self._refuses = False
             self._say("online", f"online as {self.name} again")
-        elif "Connection attempt failed" in line and not self._reason:
+        elif commands.CONNECTION_FAILED in line and not self._reason:
             self._say_lost(self._lost or "connection lost")
-        elif "Connection successful" in line:
+        elif commands.CONNECTED_AGAIN in line:
             self._lost = ""
             self._say("online", f"online as {self.name} again")
+        elif commands.NO_GRPC in line:
+            self._reason = f"{self.server} {commands.NO_GRPC}: check the address, or ask the operator"
         elif "[code: 2004]" in line:
             self._reason = (
                 "not let in: another device is connected with this key, or the server has revoked it"

@@ -1,8 +1,4 @@
-"""A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed.
-
-`grpc_request_response` has the contract of Flower's `http_request_response`, so Flower's loop of a SuperNode
-runs on it unchanged.
-"""
+"""A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed."""
 
 from __future__ import annotations
 
@@ -13,18 +9,20 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
 from deploy.fleet import wire
 from deploy.fleet.presence import HELD, HOLD, PATIENT, PING
+from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
 OPTIONS = {
@@ -41,6 +39,8 @@ OPTIONS = {
 PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
 # The text that the SuperLink sends in place of the details of any unexpected error (`deploy.fleet.errors`).
 HIDDEN = "Internal server error."
+# Texts in the details if the server does not speak HTTP/2, or not TLS, or HTTP/2 without gRPC.
+FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER", "http2 header")
 ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
 GOODBYE = 5.0  # s in which a SuperNode that ends signs off
 ENDING = 10.0  # s that a SuperNode takes to end after a request was refused
@@ -74,13 +74,17 @@ USED = (
 )
 
 
+class NoGrpcError(Exception):
+    """The server does not speak gRPC, or does not know the Fleet API. The message says what to do."""
+
+
 class Requests:
     """Sends requests to the Fleet API, each signed, and repeats those that may succeed later.
 
     A request that is refused with PERMISSION_DENIED raises Flower's RunNotRunningException. After
     UNAUTHENTICATED the SuperNode ends. While the SuperLink is unavailable, or an error is temporary
     (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
-    seconds. Any other error is raised.
+    seconds. Any other error is raised; a server that does not speak gRPC raises NoGrpcError.
 
     Parameters
     ----------
@@ -102,7 +106,7 @@ class Requests:
         self._public = crypto.public_key_to_bytes(keys[1])
         self._max_tries, self._max_seconds = max_tries, max_seconds
         self._now = importlib.import_module(_DATE).now
-        self._not_running = importlib.import_module(_RUN).RunNotRunningException
+        self.not_running = importlib.import_module(_RUN).RunNotRunningException
         self._methods = wire.calls(channel)
         self._ends = threading.Lock()  # taken when the process has been told to end
 
@@ -135,14 +139,22 @@ class Requests:
                     raise
                 if self._max_seconds is not None and now - began > self._max_seconds:
                     raise
-                getLogger("flwr").warning("%s failed, next attempt in %.1f s: %s", name, pause, details)
+                getLogger("flwr").warning(
+                    "%s (%s), next in %.1f s: %s", CONNECTION_FAILED, name, pause, details
+                )
                 time.sleep(pause * random.uniform(0.8, 1.2))
                 pause = min(2 * pause, LONGEST_RETRY)
                 continue
             if tries > 1:
                 seconds = time.monotonic() - began
-                getLogger("flwr").info("%s succeeded after %d attempts in %.1f s", name, tries, seconds)
+                getLogger("flwr").info(
+                    "%s (%s) after %d attempts in %.1f s", CONNECTED_AGAIN, name, tries, seconds
+                )
             return answer
+
+    def ask(self, name: str, **fields: Any) -> Any:
+        """Send a request with these fields, and repeat it while it may succeed."""
+        return self.send(name, wire.METHODS[name].request(**fields))
 
     def _is_final(self, error: grpc.RpcError, failing: float) -> bool:
         """Return whether a request that failed must not be repeated.
@@ -150,9 +162,14 @@ class Requests:
         ``failing`` is for how many seconds the SuperLink has answered with unexpected errors.
         """
         details = error.details() or ""
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(text in details for text in FOREIGN):
+            raise NoGrpcError(
+                f"The server {NO_GRPC}, or is older than this device. Is the address that of the Fleet API "
+                f"of `cohort server up`? ({details})"
+            ) from error
         match error.code():
             case grpc.StatusCode.PERMISSION_DENIED:
-                raise self._not_running from error
+                raise self.not_running from error
             case grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", details)
                 self.end()
@@ -236,16 +253,84 @@ class Heartbeats:
             raise RuntimeError("the SuperLink does not know this SuperNode")
 
 
+class Connection:
+    """A SuperNode that is connected to the Fleet API, and what it may ask.
+
+    Parameters
+    ----------
+    requests : Requests
+        Sends the requests.
+    node : flwr.proto.node_pb2.Node
+        The node.
+    """
+
+    def __init__(self, requests: Requests, node: Any) -> None:
+        self._requests, self._node = requests, node
+        self.node_id: int = node.node_id
+        self._serde, self._objects = importlib.import_module(_SERDE), importlib.import_module(_OBJECTS)
+
+    def receive(self) -> tuple[Any, Any] | None:
+        """Return the next message, without its content, and its tree of objects; None if there is none."""
+        answer = self._requests.ask("PullMessages", node=self._node)
+        if not answer.messages_list:
+            return None
+        return self._serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
+
+    def send(self, message: Any, object_tree: Any, runtime: float) -> tuple[set[str], str]:
+        """Announce a reply. ``runtime`` is how many seconds the ClientApp took.
+
+        Returns the ids of the objects to push, and the push session.
+        """
+        if message.has_content():
+            message = importlib.import_module(_MESSAGE).remove_content_from_message(message)
+        answer = self._requests.ask(
+            "PushMessages",
+            node=self._node,
+            messages_list=[self._serde.message_to_proto(message)],
+            message_object_trees=[object_tree],
+            clientapp_runtime_list=[runtime],
+        )
+        return set(answer.objects_to_push), answer.session_id
+
+    def get_run(self, run_id: int) -> Any:
+        """Return a run (flwr.supercore.run.Run)."""
+        return self._serde.run_from_proto(self._requests.ask("GetRun", node=self._node, run_id=run_id).run)
+
+    def get_fab(self, fab_hash: str, run_id: int) -> Any:
+        """Return the bundle of a run (flwr.supercore.fab.Fab)."""
+        answer = self._requests.ask("GetFab", node=self._node, hash_str=fab_hash, run_id=run_id)
+        return self._serde.fab_from_proto(answer.fab)
+
+    def pull_object(self, run_id: int, object_id: str) -> bytes:
+        """Return the content of an object, as `transfers.pull` expects it."""
+        content: bytes = self._objects.make_pull_object_fn_protobuf(
+            partial(self._requests.send, "PullObject"), self._node, run_id
+        )(object_id)
+        return content
+
+    def push_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> None:
+        """Send an object, as `transfers.push` expects it."""
+        self._objects.make_push_object_fn_protobuf(
+            partial(self._requests.send, "PushObject"), self._node, run_id, session_id
+        )(object_id, content)
+
+    def confirm(self, run_id: int, message_id: str) -> None:
+        """Confirm that a message has arrived with all its objects."""
+        self._objects.make_confirm_message_received_fn_protobuf(
+            partial(self._requests.send, "ConfirmMessageReceived"), self._node, run_id
+        )(message_id)
+
+
 @contextmanager
-def grpc_request_response(
+def connect(
     server_address: str,
     insecure: bool,
     root_certificates: bytes | str | None = None,
     authentication_keys: Any = None,
     max_retries: int | None = None,
     max_wait_time: float | None = None,
-) -> Iterator[tuple[Any, ...]]:
-    """Connect to the Fleet API, and provide the eight values of Flower's `http_request_response`.
+) -> Iterator[Connection]:
+    """Connect to the Fleet API until the end of the `with` block. An error in the block ends it with a line.
 
     Parameters
     ----------
@@ -265,6 +350,7 @@ def grpc_request_response(
         root_certificates = Path(root_certificates).expanduser().read_bytes()
     crypto = importlib.import_module(_KEYS)
     keys = authentication_keys or crypto.generate_key_pairs()
+    public = crypto.public_key_to_bytes(keys[1])
     options = list(OPTIONS.items())
     channel = (
         grpc.insecure_channel(server_address, options=options)
@@ -274,28 +360,21 @@ def grpc_request_response(
         )
     )
     requests = Requests(channel, keys, None if max_retries is None else max_retries + 1, max_wait_time)
-    public, interval = (
-        crypto.public_key_to_bytes(keys[1]),
-        importlib.import_module(_CONSTANTS).HEARTBEAT_DEFAULT_INTERVAL,
-    )
-
-    def ask(name: str, **fields: Any) -> Any:
-        return requests.send(name, wire.METHODS[name].request(**fields))
-
+    interval = importlib.import_module(_CONSTANTS).HEARTBEAT_DEFAULT_INTERVAL
     node = beats = None
     try:
         try:
             if authentication_keys is None:
-                ask("RegisterNode", public_key=public)
-            answer = ask("ActivateNode", public_key=public, heartbeat_interval=interval)
-            node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
-        except Exception as error:
+                requests.ask("RegisterNode", public_key=public)
+            answer = requests.ask("ActivateNode", public_key=public, heartbeat_interval=interval)
+        except (Exception, requests.not_running) as error:
             _exit(error)
+        node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
         heartbeat = wire.METHODS["SendNodeHeartbeat"].request(node=node, heartbeat_interval=interval)
         beats = Heartbeats(requests, heartbeat)
         beats.start()
         getLogger("flwr").info("Connected to the SuperLink over gRPC")
-        yield node.node_id, *_callbacks(requests, ask, node)  # type: ignore[union-attr]
+        yield Connection(requests, node)
     except Exception as error:
         getLogger("flwr").error("%s", error)
     finally:
@@ -309,8 +388,10 @@ def grpc_request_response(
         channel.close()
 
 
-def _exit(error: Exception) -> None:
+def _exit(error: BaseException) -> NoReturn:
     """End the SuperNode, which could not connect, with a message that holds the reason."""
+    if not isinstance(error, Exception):  # Flower's RunNotRunningException, which has no text of its own
+        error = error.__cause__ or error
     reason = str(error)
     if isinstance(error, grpc.RpcError):
         reason = error.details() or reason
@@ -321,49 +402,4 @@ def _exit(error: Exception) -> None:
         flower.ExitCode.SUPERNODE_CONNECTION_ERROR,
         f"Failed to initialize the connection to the SuperLink.\n{reason}",
     )
-
-
-def _callbacks(requests: Requests, ask: Callable[..., Any], node: Any) -> tuple[Callable[..., Any], ...]:
-    """Return the functions with which Flower's loop receives messages and sends replies."""
-    serde, objects = importlib.import_module(_SERDE), importlib.import_module(_OBJECTS)
-    without_content = importlib.import_module(_MESSAGE).remove_content_from_message
-
-    def receive() -> Any:
-        answer = ask("PullMessages", node=node)
-        if not answer.messages_list:
-            return None
-        return serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]
-
-    def send(message: Any, object_tree: Any, runtime: float) -> tuple[set[str], str]:
-        if message.has_content():
-            message = without_content(message)
-        answer = ask(
-            "PushMessages",
-            node=node,
-            messages_list=[serde.message_to_proto(message)],
-            message_object_trees=[object_tree],
-            clientapp_runtime_list=[runtime],
-        )
-        return set(answer.objects_to_push), answer.session_id
-
-    def get_run(run_id: int) -> Any:
-        return serde.run_from_proto(ask("GetRun", node=node, run_id=run_id).run)
-
-    def get_fab(fab_hash: str, run_id: int) -> Any:
-        return serde.fab_from_proto(ask("GetFab", node=node, hash_str=fab_hash, run_id=run_id).fab)
-
-    def to(name: str) -> Callable[[Any], Any]:
-        return lambda request: requests.send(name, request)
-
-    def pull_object(run_id: int, object_id: str) -> Any:
-        return objects.make_pull_object_fn_protobuf(to("PullObject"), node, run_id)(object_id)
-
-    def push_object(run_id: int, session_id: str, object_id: str, content: bytes) -> None:
-        push = objects.make_push_object_fn_protobuf(to("PushObject"), node, run_id, session_id)
-        push(object_id, content)
-
-    def confirm(run_id: int, message_id: str) -> None:
-        method = "ConfirmMessageReceived"
-        objects.make_confirm_message_received_fn_protobuf(to(method), node, run_id)(message_id)
-
-    return receive, send, get_run, get_fab, pull_object, push_object, confirm
+    raise SystemExit  # not reached

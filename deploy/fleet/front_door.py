@@ -44,7 +44,7 @@ BUSY = 32
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four
-# requests for objects (`joined_objects.THREADS`) or one held request for messages.
+# requests for objects (`transfers.THREADS`) or one held request for messages.
 CALLS_PER_NODE = 8
 # The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
 # `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads

@@ -1,44 +1,31 @@
-"""Lets SuperNodes and apps fetch or send several small objects of a message with one request.
-
-A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
-both programs more CPU time than a small object itself, because the request is signed and verified.
+"""Answers requests for several small objects of a message at once, from SuperNodes and apps.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
 `join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
 then requests or sends the objects one by one. All objects of a joined request are read or stored in one
-transaction.
+transaction. `deploy.fleet.transfers` sends these requests.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
-import time
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import wraps
-from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.shared import InThisThread
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
 MOST = 64  # the most objects of a request
-THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
-PAUSE = 10.0  # seconds between two lines of the log about a slow transfer
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
 
 SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
 _MESSAGES = "flwr.proto.message_pb2"
-_INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 USED = (
     *(f"{_MESSAGES}:{name}" for name in ("PullObjectRequest", "PullObjectResponse")),
     *(f"{_MESSAGES}:{name}" for name in ("PushObjectRequest", "PushObjectResponse")),
-    *(f"{_INFLATABLE}:{name}" for name in ("ObjectPullError", "ObjectPushError", "ObjectUnavailableError")),
 )
 
 
@@ -140,140 +127,3 @@ def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
             if not push_one(one).stored:
                 return messages.PushObjectResponse(stored=False)
     return messages.PushObjectResponse(stored=True)
-
-
-def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
-    """Let a program join its requests for objects, and report slow transfers.
-
-    Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
-    copy of the model. Here at most one request for each thread is prepared.
-
-    Parameters
-    ----------
-    puller, pusher : module
-        The modules whose functions `pull_objects` and `push_object_contents_from_iterable` the program calls.
-    at_once : int
-        How many requests of a transfer are under way at a time, each in a thread of its own. With 1, no
-        thread is started.
-    """
-    inflatable = importlib.import_module(_INFLATABLE)
-    pull_one_by_one, push_each = puller.pull_objects, pusher.push_object_contents_from_iterable
-
-    @wraps(pull_one_by_one)
-    def pull(object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **settings: Any) -> Any:
-        progress = Progress("Received", len(object_ids))
-
-        def pull_object(names: str) -> bytes:
-            content = pull_object_fn(names)
-            progress.add(content)
-            return content
-
-        def pull_some(missing: Sequence[str], requests: int | None = None) -> dict[str, bytes]:
-            contents: dict[str, bytes] = {}
-            while len(missing) > 1 and requests != 0:
-                names = missing[:MOST]
-                try:
-                    found = split(pull_object(SEPARATOR.join(names)))
-                except (inflatable.ObjectPullError, inflatable.ObjectUnavailableError):
-                    break
-                contents.update(zip(names, found, strict=False))
-                missing = missing[len(found) :]
-                requests = None if requests is None else requests - 1
-            return contents
-
-        contents = pull_some(object_ids, requests=1)
-        if missing := object_ids[len(contents) :] if contents else []:
-            # If the response had no room for all objects, they are large, so several requests run at a time.
-            threads = inflatable.get_num_workers(at_once) if len(contents) < MOST else 1
-            with _executor(threads) as executor:
-                for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):
-                    contents |= some
-        missing = [each for each in object_ids if each not in contents]
-        return contents | (pull_one_by_one(missing, pull_object, **settings) if missing else {})
-
-    @wraps(push_each)
-    def push(
-        object_contents: Iterable[tuple[str, bytes]],
-        push_object_fn: Callable[[str, bytes], None],
-        **settings: Any,
-    ) -> None:
-        progress = Progress("Sent")
-
-        def push_joined(name: str, content: bytes) -> None:
-            try:
-                push_object_fn(name, content)
-            except inflatable.ObjectPushError:
-                if SEPARATOR not in name:
-                    raise
-                for each, part in parts(name, content).items():
-                    push_object_fn(each, part)
-            progress.add(content)
-
-        threads = inflatable.get_num_workers(at_once)
-        with _executor(threads) as executor:
-            under_way: set[Future[None]] = set()
-            for name, content in joined(object_contents):
-                under_way.add(executor.submit(push_joined, name, content))
-                if len(under_way) >= threads:
-                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                    for each in done:
-                        each.result()
-            for each in under_way:
-                each.result()
-
-    puller.pull_objects, pusher.push_object_contents_from_iterable = pull, push
-
-
-def _executor(threads: int) -> Executor:
-    return ThreadPoolExecutor(threads) if threads > 1 else InThisThread()
-
-
-class Progress:
-    """Logs every `PAUSE` seconds how many bytes of a message were transferred.
-
-    Parameters
-    ----------
-    what : str
-        "Received" or "Sent".
-    objects : int or None
-        The number of objects of the message, if it is known.
-    """
-
-    def __init__(self, what: str, objects: int | None = None) -> None:
-        self._what, self._objects = what, objects
-        self._began = self._logged = time.monotonic()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def add(self, content: bytes) -> None:
-        """Note the content of a request or response."""
-        now = time.monotonic()
-        with self._lock:
-            self._bytes += len(content)
-            if now - self._logged < PAUSE:
-                return
-            self._logged, size = now, self._bytes / 1e6
-        seconds = now - self._began
-        of = f" of a message of {self._objects} objects" if self._objects else " of a message"
-        getLogger("flwr").info("%s %.0f MB%s in %.0f s", self._what, size, of, seconds)
-
-
-def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
-    small: dict[str, bytes] = {}
-
-    def take() -> Iterator[tuple[str, bytes]]:
-        if len(small) == 1:
-            yield from small.items()
-        elif small:
-            yield SEPARATOR.join(small), join(small.values())
-        small.clear()
-
-    for name, content in contents:
-        if len(content) >= ENOUGH:
-            yield name, content
-            continue
-        if len(small) == MOST or sum(map(len, small.values())) + len(content) > ENOUGH:
-            yield from take()
-        small[name] = content
-    yield from take()

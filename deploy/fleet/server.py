@@ -28,8 +28,9 @@ from deploy.fleet.gate.connection_gate import Gate
 from deploy.fleet.presence import SERVER_OPTIONS
 from deploy.fleet.service import FleetService
 from deploy.fleet.threads import Threads
+from deploy.flower.patches.app_starts import start_program
 from deploy.flower.patches.guards.reply_size import check_setting
-from deploy.flower.patches.shared import like, replace, start_program
+from deploy.flower.patches.shared import like, replace
 from deploy.processes.file_limit import raise_file_limit
 
 if TYPE_CHECKING:

@@ -25,8 +25,11 @@ INVITATION_HEADER = "cohort-invitation"  # the header in which a device sends th
 STOP_RUN = signal.SIGUSR1  # tells a ServerApp that somebody stops its run
 # The beginning of the SuperLink's answer to a request whose time stamp does not fit.
 WRONG_CLOCK = "Invalid timestamp: this device's clock"
-# The words with which a SuperNode logs that it accepts or refuses a bundle.
+# The words with which a SuperNode logs that it accepts or refuses a bundle, that a request has failed and is
+# repeated, that it has succeeded after all, and that the server is none of ours.
 ACCEPTED_BUNDLE, REFUSED_BUNDLE = "Accepted bundle", "Refused bundle"
+CONNECTION_FAILED, CONNECTED_AGAIN = "Connection attempt failed", "Connection successful"
+NO_GRPC = "does not speak gRPC as Cohort's servers do"
 
 
 def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:

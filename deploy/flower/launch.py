@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.fleet import server
 from deploy.flower.commands import APP_SERVER, LAUNCHER
-from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
+from deploy.flower.patches import app_starts, clientapp, serverapp, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
-from deploy.flower.patches.guards import bundles, local_apis, reply_size
+from deploy.flower.patches.guards import local_apis, reply_size
 from deploy.flower.versions import find, refusal
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ PROGRAMS = {
         supernode.patch,
         supernode.USED,
         starts=("flwr-clientapp", APP_SERVER),
-        guards=(local_apis.guard_supernode, bundles.check_bundles),
-        guards_use=(*local_apis.USED_BY_SUPERNODE, *bundles.USED),
+        guards=(local_apis.guard_supernode, supernode.guard),
+        guards_use=(*local_apis.USED_BY_SUPERNODE, *supernode.USED_BY_START),
     ),
     "flower-superlink": _Program(
         superlink.patch,
@@ -68,8 +68,8 @@ PROGRAMS = {
         superexec.patch,
         superexec.USED,
         starts=("flwr-serverapp", "flwr-clientapp"),
-        guards=(shared.guard_apps,),
-        guards_use=shared.USED_TO_START_APPS,
+        guards=(app_starts.guard_apps,),
+        guards_use=app_starts.USED,
     ),
     APP_SERVER: _Program(lambda: None, app_server.USED),
     "flwr-clientapp": _Program(clientapp.patch, clientapp.USED),
@@ -133,7 +133,7 @@ def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
         guard()
     if patched or known.whole:
         if known.starts:
-            shared.apps.connect(known.starts, commands, LAUNCHER)
+            app_starts.apps.connect(known.starts, commands, LAUNCHER)
         known.patch()
     return program()
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet import connection, state
+from deploy.fleet import connection, node, state
 from deploy.fleet.storage import traffic
-from deploy.flower.patches import shared, supernode
+from deploy.flower.patches import retries, shared
 from tests.support.fleet import SuperLink
 
 
@@ -25,6 +25,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
-    for module in (connection, shared, state, traffic, supernode):
+    for module in (connection, node, retries, shared, state, traffic):
         monkeypatch.setattr(module, "time", time)
     return clock

@@ -27,15 +27,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import partial
 from ipaddress import IPv6Network, ip_address
 from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from deploy.fleet.gate import http_answer
 from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
-from deploy.fleet.gate.tls_records import RECORD, TlsPeer
+from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
 from deploy.fleet.sockets import forwarded
 
 if TYPE_CHECKING:
@@ -222,7 +224,13 @@ class Gate:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             forwarded[peer] = raw
             outside = TlsPeer(self._tls, raw, self._loop)
-            if await outside.handshake() != "h2":
+            try:
+                protocol = await outside.handshake()
+            except NoTlsError as error:
+                await http_answer.refuse(error.received, partial(self._loop.sock_sendall, raw), raw)
+                raise
+            if protocol != "h2":
+                await http_answer.refuse(await outside.receive(RECORD), outside.send, raw)
                 raise NotAllowedError("the peer does not speak HTTP/2")
             with socket.socket(socket.AF_UNIX) as inside:
                 try:

@@ -30,6 +30,20 @@ _KINDS = range(20, 24)
 _LONGEST = RECORD + 2048  # the most bytes of a record's content in TLS 1.2
 
 
+class NoTlsError(NotAllowedError):
+    """A peer does not speak TLS.
+
+    Parameters
+    ----------
+    received : bytes
+        What the peer has sent.
+    """
+
+    def __init__(self, received: bytes) -> None:
+        super().__init__("the peer does not speak TLS")
+        self.received = received
+
+
 class TlsPeer:
     """A TLS peer of this server. One task may receive while another one sends.
 
@@ -135,7 +149,7 @@ class TlsPeer:
             return None
         length = _content_length(self._encrypted)
         if length is None:
-            raise NotAllowedError("the peer does not speak TLS")
+            raise NoTlsError(bytes(self._encrypted))
         if len(self._encrypted) < _HEAD + length:
             return None
         record = bytes(self._encrypted[: _HEAD + length])

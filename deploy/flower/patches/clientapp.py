@@ -4,41 +4,47 @@ from __future__ import annotations
 
 import importlib
 from concurrent.futures import Future
+from functools import partial
+from math import inf
 from typing import Any
 
-from deploy.fleet import joined_objects
-from deploy.flower.patches.shared import INFLATABLE, USED_BY_CHANNEL, replace, retry_soon, use_channel
+from deploy.fleet import transfers
+from deploy.flower.patches import app_channel
+from deploy.flower.patches.shared import INFLATABLE, replace
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _EXIT = "flwr.supercore.exit.exit"
 _TELEMETRY = "flwr.supercore.telemetry"
 USED = (
-    f"{_CLIENTAPP}:pull_and_inflate_object_from_tree",
     f"{_CLIENTAPP}:event",
     f"{_EXIT}:event",
     *(f"{_TELEMETRY}:{name}" for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_TELEMETRY_LOGGING")),
     f"{INFLATABLE}:pull_objects",
     f"{INFLATABLE}:push_object_contents_from_iterable",
-    *joined_objects.USED,
-    *USED_BY_CHANNEL,
+    *transfers.USED,
+    *app_channel.USED,
 )
 
 
 def patch() -> None:
     """Apply all patches of this program.
 
-    It sends its requests over a channel (`deploy.flower.channel`), fetches or sends several parts of a
-    message with one request, and soon requests missing parts again.
+    It sends its requests over a channel (`app_channel`), and fetches or sends several parts of a message with
+    one request.
     """
-    use_channel()
+    app_channel.use_channel()
     patch_before_fork()
 
 
 def patch_before_fork() -> None:
     """Apply those patches that are the same for all messages. An app server calls this before it forks."""
-    inflatable = importlib.import_module(INFLATABLE)
-    joined_objects.join_requests(inflatable, inflatable, at_once=1)
-    retry_soon(_CLIENTAPP, "pull_and_inflate_object_from_tree")
+    # One request at a time, because a channel carries no more. While the SuperNode receives a message, its
+    # ClientApp waits for the parts, however long this takes: if the SuperNode gives up, it deletes them.
+    replace(
+        INFLATABLE,
+        pull_objects=partial(transfers.pull_all, at_once=1, patience=inf),
+        push_object_contents_from_iterable=partial(transfers.push, at_once=1),
+    )
     start_no_threads_for_telemetry()
 
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import importlib
 import signal
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import joined_objects
+from deploy.fleet import transfers
 from deploy.flower.commands import STOP_RUN
+from deploy.flower.patches import app_channel, retries
 from deploy.flower.patches.apps import upload_progress
-from deploy.flower.patches.shared import (
-    INFLATABLE,
-    USED_BY_CHANNEL,
-    USED_TO_GIVE_UP,
-    USED_TO_RETRY,
-    give_up_without_parts,
-    replace,
-    retry_after_500,
-    retry_soon,
-    use_channel,
-)
+from deploy.flower.patches.shared import INFLATABLE, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +21,9 @@ if TYPE_CHECKING:
 _GRID = "flwr.superlink.grid.http_grid"
 _RUNTIME = "flwr.superlink.runtime.run_serverapp"
 USED = (
-    *(*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *joined_objects.USED, *USED_BY_CHANNEL),
+    *(*retries.USED, *transfers.USED, *app_channel.USED),
+    f"{_GRID}:pull_objects",
+    f"{INFLATABLE}:push_object_contents_from_iterable",
     f"{_RUNTIME}:run_",
     *upload_progress.USED_BY_SERVERAPP,
 )
@@ -39,18 +32,16 @@ USED = (
 def patch() -> None:
     """Apply all patches of this program except its guards.
 
-    It sends its requests over a channel (`deploy.flower.channel`), soon requests missing parts of a message
+    It sends its requests over a channel (`app_channel`), soon requests missing parts of a message
     again, but not for ever, goes on while the SuperLink's database is locked, and can ask how much of a reply
     has arrived.
     """
-    retry_after_500()
-    channel = use_channel()
+    retries.retry_after_500()
+    channel = app_channel.use_channel()
     replace(_RUNTIME, run_=ended_by_signal(importlib.import_module(_RUNTIME).run_, channel))
-    give_up_without_parts(_GRID)
-    retry_soon(_GRID, "pull_objects")
-    joined_objects.join_requests(
-        importlib.import_module(_GRID), importlib.import_module(INFLATABLE), at_once=1
-    )
+    # One request at a time, because a channel carries no more.
+    replace(_GRID, pull_objects=partial(transfers.pull_all, at_once=1))
+    replace(INFLATABLE, push_object_contents_from_iterable=partial(transfers.push, at_once=1))
     upload_progress.ask()
 
 

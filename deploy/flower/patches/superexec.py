@@ -17,51 +17,42 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from deploy.flower.channel import serve
+from deploy.flower.patches import app_starts, retries
+from deploy.flower.patches.app_channel import SERVED
+from deploy.flower.patches.app_starts import EXECUTOR, apps
 from deploy.flower.patches.apps import app_servers
-from deploy.flower.patches.shared import (
-    CORE_HANDLERS,
-    EXECUTOR,
-    LOOK,
-    PLUGIN,
-    SERVED,
-    USED_TO_RETRY,
-    USED_TO_START_APPS,
-    apps,
-    fork_apps,
-    like,
-    remembered,
-    replace,
-    retry_after_500,
-)
+from deploy.flower.patches.shared import LOOK, like, remembered, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from deploy.flower.fork_client import ForkServer
 
+PLUGIN = "flwr.supercore.superexec.plugin"
+CORE_HANDLERS = "flwr.supercore.servicer.runtime.runtime_handlers"
 NODE_STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 ATTEMPTS = 60  # the most attempts, one in each second, to report that an app has ended
 
-USED = (*USED_TO_RETRY, *USED_TO_START_APPS)
+USED = (*retries.USED, *app_starts.USED)
 USED_BY_THREAD = (
     f"{PLUGIN}:AutoExecPlugin.launch_task",
     f"{CORE_HANDLERS}:send_task_heartbeat",
     f"{NODE_STATE}:InMemoryNodeState.get_run",
     f"{NODE_STATE}:InMemoryNodeState.get_fab",
-    *USED_TO_START_APPS,
+    *app_starts.USED,
 )
 
 
 def patch() -> None:
     """Let the executor fork apps, and go on while the SuperLink's database is locked."""
-    retry_after_500()
-    fork_apps()
+    retries.retry_after_500()
+    app_starts.fork_apps()
 
 
 class SuperExecThread(threading.Thread):
     """Starts the process of an app for each task, as the program `flower-superexec` does.
 
-    The apps send their requests over a channel (see `use_channel`).
+    The apps send their requests over a channel (see `app_channel`).
 
     Parameters
     ----------

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from deploy.fleet import deliveries, factories, held_requests, joined_objects, presence
 from deploy.fleet.duties import duties
 from deploy.flower.corrupt_database import end_if_corrupt
-from deploy.flower.patches.shared import fork_apps, like, replace, skip_unseen_lines
+from deploy.flower.patches.app_starts import fork_apps
+from deploy.flower.patches.shared import like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet import connection, wire
 from deploy.fleet.presence import HELD
-from deploy.flower.commands import WRONG_CLOCK
+from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
 Answer = Callable[[], Any]
@@ -133,3 +133,23 @@ def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock: 
     beats._over = SimpleNamespace(wait=wait, is_set=lambda: len(channel.headers) == len(answers))  # type: ignore[assignment]
     beats._run()
     assert [HELD in each for each in channel.headers] == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        (UNAVAILABLE, "last error: UNKNOWN: Cannot check peer: missing selected ALPN property."),
+        (
+            UNAVAILABLE,
+            "Failed parsing HTTP/2 (Trying to connect an http1.x server)",
+        ),
+        (grpc.StatusCode.UNIMPLEMENTED, "Method not found!"),
+    ],
+)
+def test_a_server_that_does_not_speak_grpc_is_named_in_one_line(
+    clock: Any, code: grpc.StatusCode, details: str
+) -> None:
+    with pytest.raises(connection.NoGrpcError, match=NO_GRPC) as error:
+        pull(requests(clock, Failure(code, details), "answer"))
+    assert details in str(error.value)
+    assert "\n" not in str(error.value)

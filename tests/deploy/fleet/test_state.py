@@ -255,7 +255,6 @@ def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
         monkeypatch.setitem(launch.PROGRAMS, "flower-superlink", changed)
     else:
         monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
-    monkeypatch.setattr(launch, "version", lambda _: launch.shared.WRITTEN_FOR)
     monkeypatch.setattr(launch.sys, "argv", ["flower-superlink"])
     with pytest.raises(SystemExit, match=f"flower-superlink does not start, .*Flower has no {missing}"):
         launch.main(["flower-superlink"])

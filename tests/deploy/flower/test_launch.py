@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.flower import commands, launch, versions
-from deploy.flower.patches import shared
+from deploy.flower.patches import app_starts
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
@@ -143,9 +143,9 @@ def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(shared.subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(app_starts.subprocess, "Popen", lambda command, **_: started.append(command))
     for command in (["flwr-serverapp", "--insecure"], ["flower-superexec"], ["flwr-clientapp"]):
-        shared.start_program(command)
+        app_starts.start_program(command)
     launcher = [sys.executable, "-m", commands.LAUNCHER]
     assert started == [
         [*launcher, "flwr-serverapp", "--insecure"],
@@ -161,7 +161,7 @@ def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read(
         "print(sys.argv[1:], args.try_obtain_flwr_app_token(parser.parse_args()))"
     )
     command = [sys.executable, "-c", code, "--token", "secret", "--insecure"]
-    process = shared.start_program(command, stdout=subprocess.PIPE, text=True)
+    process = app_starts.start_program(command, stdout=subprocess.PIPE, text=True)
     output, _ = process.communicate(timeout=60)
     assert "secret" not in " ".join(map(str, process.args))  # type: ignore[arg-type]
     arguments, token = output.rsplit(maxsplit=1)

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.flower import fork_server
 from deploy.flower.patches import clientapp
-from deploy.flower.patches.shared import INFLATABLE, replace, use_channel
+from deploy.flower.patches.app_channel import use_channel
+from deploy.flower.patches.shared import INFLATABLE, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

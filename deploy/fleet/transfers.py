@@ -1,0 +1,273 @@
+"""Fetches and sends the objects of a message: several small ones with one request, several requests at once.
+
+A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
+both programs more CPU time than a small object itself, because the request is signed and verified.
+`deploy.fleet.joined_objects` describes a joined request.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from deploy.fleet.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
+NO_PARTS = 30.0  # s without a new object, after which an incomplete message is given up
+FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause before an object is asked again
+PAUSE = 10.0  # s between two lines of the log about a slow transfer
+
+_INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
+USED = tuple(f"{_INFLATABLE}:Object{name}Error" for name in ("Pull", "Push", "Unavailable"))
+
+
+def pull(
+    names: Sequence[str],
+    pull_object: Callable[[str], bytes],
+    keep: Callable[[str, bytes], None],
+    *,
+    at_once: int = THREADS,
+    patience: float = NO_PARTS,
+) -> None:
+    """Fetch objects.
+
+    An object that is not there yet is asked again, after a pause that grows from `FIRST_RETRY` to
+    `LONGEST_RETRY` while no object comes.
+
+    Parameters
+    ----------
+    names : Sequence[str]
+        The objects' ids.
+    pull_object : Callable[[str], bytes]
+        Sends a request for one object or for several (`joined_objects`), and returns the content. Raises
+        Flower's ObjectUnavailableError for an object that is not there yet, and ObjectPullError for one that
+        is not known.
+    keep : Callable[[str, bytes], None]
+        Gets each object's id and content as soon as the object has arrived, in any of the threads.
+    at_once : int
+        How many requests are under way at a time, each in a thread of its own. With 1, no thread is started.
+    patience : float
+        Seconds without an object, after which the transfer is given up.
+
+    Raises
+    ------
+    ObjectPullError
+        If an object is not known, or none has come for `patience` seconds.
+    """
+    _Pull(pull_object, keep, patience, Progress("Received", len(names))).run(names, at_once)
+
+
+def pull_all(
+    object_ids: Sequence[str],
+    pull_object_fn: Callable[[str], bytes],
+    *,
+    at_once: int = THREADS,
+    patience: float = NO_PARTS,
+    **_: object,
+) -> dict[str, bytes]:
+    """Fetch objects as `pull` does, and return their contents. This is a substitute for Flower's function.
+
+    The other settings, for Flower's threads and pauses, have no effect.
+    """
+    contents: dict[str, bytes] = {}
+    pull(object_ids, pull_object_fn, contents.__setitem__, at_once=at_once, patience=patience)
+    return contents
+
+
+class _Pull:
+    """A transfer of objects to this program. The parameters are those of `pull`."""
+
+    def __init__(
+        self,
+        pull_object: Callable[[str], bytes],
+        keep: Callable[[str, bytes], None],
+        patience: float,
+        progress: Progress,
+    ) -> None:
+        self._pull_object, self._keep, self._patience, self._progress = pull_object, keep, patience, progress
+        inflatable = importlib.import_module(_INFLATABLE)
+        self._unavailable, self._unknown = inflatable.ObjectUnavailableError, inflatable.ObjectPullError
+        self._latest = time.monotonic()  # when the latest object came
+        self._joins = True  # whether the other side seems to know joined requests
+        self._over = threading.Event()  # set when one of the threads has failed
+
+    def run(self, names: Sequence[str], at_once: int) -> None:
+        left = self._fetch(names, requests=1)
+        # If the response had no room for all objects, they are large, so several requests run at a time.
+        large = 0 < len(names) - len(left) < min(MOST, len(names))
+        threads = _threads(at_once) if large else 1
+        with _executor(threads) as executor:
+            list(executor.map(self._fetch, [left[each::threads] for each in range(threads)]))
+
+    def _fetch(self, names: Sequence[str], requests: int | None = None) -> Sequence[str]:
+        """Fetch objects in this thread. Return those that are left after at most so many requests."""
+        alone, pause = False, FIRST_RETRY
+        try:
+            while names and requests != 0 and not self._over.is_set():
+                asked = names[: MOST if self._joins and not alone else 1]
+                requests = None if requests is None else requests - 1
+                try:
+                    found = self._ask(asked)
+                except self._unknown:
+                    if len(asked) == 1:
+                        raise
+                    self._joins, found = False, []
+                if found:
+                    for name, content in zip(asked, found, strict=False):
+                        self._keep(name, content)
+                    names, alone, pause = names[len(found) :], False, FIRST_RETRY
+                    self._latest = time.monotonic()
+                elif len(asked) > 1:
+                    alone = True  # because the answer to a joined request does not tell an unknown object
+                else:
+                    self._wait(asked[0], pause)
+                    pause = min(2 * pause, LONGEST_RETRY)
+        except BaseException:  # Flower's RunNotRunningException is no Exception
+            self._over.set()
+            raise
+        return names
+
+    def _ask(self, asked: Sequence[str]) -> list[bytes]:
+        """Return the contents of the first of these objects; none if the first one is not there yet."""
+        try:
+            content = self._pull_object(SEPARATOR.join(asked))
+        except self._unavailable:
+            return []
+        self._progress.add(content)
+        return split(content) if len(asked) > 1 else [content]
+
+    def _wait(self, name: str, pause: float) -> None:
+        if time.monotonic() - self._latest > self._patience:
+            raise self._unknown(name, f"no part of its message has come for {self._patience:g} s")
+        self._over.wait(pause * random.uniform(0.8, 1.2))
+
+
+def push(
+    object_contents: Iterable[tuple[str, bytes]],
+    push_object_fn: Callable[[str, bytes], None],
+    *,
+    at_once: int = THREADS,
+    **_: object,
+) -> None:
+    """Send objects. This is a substitute for Flower's function; the other settings have no effect.
+
+    Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
+    copy of the model. Here at most one request for each thread is prepared.
+
+    Parameters
+    ----------
+    object_contents : Iterable[tuple[str, bytes]]
+        The objects' ids and contents.
+    push_object_fn : Callable[[str, bytes], None]
+        Sends a request with one object or with several (`joined_objects`). Raises Flower's ObjectPushError if
+        the objects are not stored.
+    at_once : int
+        As in `pull`.
+    """
+    refused = importlib.import_module(_INFLATABLE).ObjectPushError
+    progress = Progress("Sent")
+
+    def push_joined(name: str, content: bytes) -> None:
+        try:
+            push_object_fn(name, content)
+        except refused:
+            if SEPARATOR not in name:
+                raise
+            for each, part in parts(name, content).items():
+                push_object_fn(each, part)
+        progress.add(content)
+
+    threads = _threads(at_once)
+    with _executor(threads) as executor:
+        under_way: set[Future[None]] = set()
+        for name, content in joined(object_contents):
+            under_way.add(executor.submit(push_joined, name, content))
+            if len(under_way) >= threads:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+        for each in under_way:
+            each.result()
+
+
+def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
+    small: dict[str, bytes] = {}
+
+    def take() -> Iterator[tuple[str, bytes]]:
+        if len(small) == 1:
+            yield from small.items()
+        elif small:
+            yield SEPARATOR.join(small), join(small.values())
+        small.clear()
+
+    for name, content in contents:
+        if len(content) >= ENOUGH:
+            yield name, content
+            continue
+        if len(small) == MOST or sum(map(len, small.values())) + len(content) > ENOUGH:
+            yield from take()
+        small[name] = content
+    yield from take()
+
+
+class Progress:
+    """Logs every `PAUSE` seconds how many bytes of a message were transferred.
+
+    Parameters
+    ----------
+    what : str
+        "Received" or "Sent".
+    objects : int or None
+        The number of objects of the message, if it is known.
+    """
+
+    def __init__(self, what: str, objects: int | None = None) -> None:
+        self._what, self._objects = what, objects
+        self._began = self._logged = time.monotonic()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, content: bytes) -> None:
+        """Note the content of a request or response."""
+        now = time.monotonic()
+        with self._lock:
+            self._bytes += len(content)
+            if now - self._logged < PAUSE:
+                return
+            self._logged, size = now, self._bytes / 1e6
+        seconds = now - self._began
+        of = f" of a message of {self._objects} objects" if self._objects else " of a message"
+        getLogger("flwr").info("%s %.0f MB%s in %.0f s", self._what, size, of, seconds)
+
+
+class InThisThread(Executor):
+    """An executor that calls each function at once, in the thread that submits the function."""
+
+    def __init__(self, max_workers: int = 1) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+
+def _threads(at_once: int) -> int:
+    return min(at_once, os.cpu_count() or 1)
+
+
+def _executor(threads: int) -> Executor:
+    return ThreadPoolExecutor(threads) if threads > 1 else InThisThread()
