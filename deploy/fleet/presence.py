@@ -46,9 +46,9 @@ PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
 SERVER_OPTIONS = {"grpc.http2.min_ping_interval_without_data_ms": int(PING * 500), **PATIENT}
 RETURN = 15.0  # s after a start of the SuperLink in which nodes may return before they count as offline
 
-# Three fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
-# tcpi_last_ack_recv (how many ms ago).
-_TCP_INFO = struct.Struct("=24xI24xII")
+# Four fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
+# tcpi_last_ack_recv (how many ms ago), and tcpi_notsent_bytes.
+_TCP_INFO = struct.Struct("=24xI24xII84xI")
 _MOVED = struct.Struct("=120xQQ")  # tcpi_bytes_acked, tcpi_bytes_received
 
 _CONSTANTS = "flwr.common.constant"
@@ -311,8 +311,8 @@ def _silent_peers() -> set[str]:
     for peer, connection in list(forwarded.items()):
         with contextlib.suppress(OSError):  # the gate has closed the connection
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            unacknowledged, last_data, last_acknowledgement = _TCP_INFO.unpack(info)
-            downloads = unacknowledged and last_acknowledgement < SILENCE * 1000
+            unacknowledged, last_data, last_acknowledgement, unsent = _TCP_INFO.unpack(info)
+            downloads = (unacknowledged or unsent) and last_acknowledgement < SILENCE * 1000
             if last_data > SILENCE * 1000 and not downloads:
                 silent.add(peer)
     return silent

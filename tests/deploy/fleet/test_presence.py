@@ -294,6 +294,31 @@ def test_a_connection_without_a_byte_counts_as_ended(
             assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of a connection")
+def test_a_node_that_takes_a_model_slowly_and_sends_nothing_is_online(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its buffer is mostly full: everything that was sent is acknowledged, and nothing is under way."""
+    monkeypatch.setattr(presence, "LOOK", 0.02)
+    monkeypatch.setattr(presence, "SILENCE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as device:
+        device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        device.connect(listener.getsockname())
+        accepted = listener.accept()[0]
+        with accepted:
+            peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
+            monkeypatch.setitem(sockets.forwarded, peer, accepted)
+            accepted.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    accepted.send(bytes(100_000))
+            Call(servicer, peer=peer).connected()
+            for _ in range(40):
+                device.recv(2048)
+                time.sleep(0.05)
+                assert NODE in state_of(servicer).online
+
+
 @pytest.mark.parametrize("download", [True, False])
 def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch, download: bool
