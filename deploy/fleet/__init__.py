@@ -16,5 +16,6 @@ What happens to a request, from the socket to the database:
    statements.
 6. `errors`: an error becomes a gRPC status and a text.
 
-`wire` is the contract with the devices, `connection` is the device's side.
+`wire` is the contract with the devices. On a device, `node` is the SuperNode's loop, `connection` sends its
+requests, `bundles` checks which app it runs, and `transfers` fetches and sends a message's objects.
 """

@@ -6,8 +6,8 @@ which the file relies; `launch` checks that Flower has them.
 
 - `supernode`, `superlink`, `superexec`, `clientapp` and `serverapp` patch the programs of these names. They
   use the other files.
-- `connection` is for the SuperNode; `presence`, `held_requests`, `deliveries`, `clock_jumps`, `sockets` and
-  `storage` are for the SuperLink; `joined_objects` and `shared` are for several programs.
+- `app_starts` starts the processes of apps, `app_channel` sends their requests, `retries` repeats them;
+  `shared` holds what several files need.
 - `apps` holds the processes from which a SuperNode forks its ClientApps.
 - `guards` protects the programs.
 
