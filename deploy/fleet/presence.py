@@ -280,7 +280,7 @@ class _Heartbeat:
         self.over = Later(time.monotonic() + HOLD, lambda: None)
 
     def has_moved(self) -> bool:
-        """Return whether the peer has moved at least `MOVES` bytes since the last look, in both directions.
+        """Return whether at least `MOVES` bytes have moved since the last look, up and down together.
 
         Except on Linux, return False.
         """

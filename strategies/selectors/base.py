@@ -395,7 +395,7 @@ class Selector(ABC):
         - FLICS's weights use the shares of groups, which `finalize` computes from the sizes that are known
           then.
         - The weights of all other selectors do not depend on sizes (plain means), or cannot change: clients
-          of `flics-private` have applied them. Selectors that select from the clients that answered a poll
+          of ``flics-private`` have applied them. Selectors that select from the clients that answered a poll
           for norms (`optimal` and the like) do not remember who answered, and keep their weights.
 
         The default is ``selection.weights``.

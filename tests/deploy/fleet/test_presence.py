@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from deploy.flower.deferred_answers import Later
 from deploy.processes.groups import wait_until
 
 NODE = 7
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the state of a connection")
 
 
 class State:
@@ -264,7 +265,7 @@ def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
     assert all(answer.success for answer in answers)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@linux
 @pytest.mark.parametrize(
     ("family", "address", "name"),
     [(socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1:{}"), (socket.AF_INET6, "::1", "ipv6:%5B::1%5D:{}")],
@@ -294,82 +295,85 @@ def test_a_connection_without_a_byte_counts_as_ended(
             assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of a connection")
+@contextlib.contextmanager
+def connected(
+    monkeypatch: pytest.MonkeyPatch, buffer: int = 0
+) -> Iterator[tuple[socket.socket, socket.socket, str]]:
+    """Yield a device's end of a connection, the SuperLink's end, and the peer's name.
+
+    ``buffer`` is the size of the device's buffer in bytes (default: the system's).
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as device:
+        if buffer:
+            device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        device.connect(listener.getsockname())
+        peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
+        with listener.accept()[0] as accepted:
+            monkeypatch.setitem(sockets.forwarded, peer, accepted)
+            yield device, accepted, peer
+
+
+@linux
 def test_a_node_that_takes_a_model_slowly_and_sends_nothing_is_online(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its buffer is mostly full: everything that was sent is acknowledged, and nothing is under way."""
     monkeypatch.setattr(presence, "LOOK", 0.02)
     monkeypatch.setattr(presence, "SILENCE", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as device:
-        device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-        device.connect(listener.getsockname())
-        accepted = listener.accept()[0]
-        with accepted:
-            peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
-            monkeypatch.setitem(sockets.forwarded, peer, accepted)
-            accepted.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    accepted.send(bytes(100_000))
-            Call(servicer, peer=peer).connected()
-            for _ in range(40):
-                device.recv(2048)
-                time.sleep(0.05)
-                assert NODE in state_of(servicer).online
+    with connected(monkeypatch, buffer=16_384) as (device, accepted, peer):
+        accepted.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted.send(bytes(100_000))
+        Call(servicer, peer=peer).connected()
+        for _ in range(40):
+            device.recv(2048)
+            time.sleep(0.05)
+            assert NODE in servicer.state.online
 
 
+@linux
 @pytest.mark.parametrize("download", [True, False])
 def test_a_node_is_online_while_its_heartbeat_or_the_answer_waits_behind_a_model(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch, download: bool
 ) -> None:
     monkeypatch.setattr(presence, "HOLD", 0.1)
     monkeypatch.setattr(presence, "LATE", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        device = socket.create_connection(listener.getsockname())
-        accepted = listener.accept()[0]
-        with device, accepted:
-            peer = f"ipv4:127.0.0.1:{device.getsockname()[1]}"
-            monkeypatch.setitem(sockets.forwarded, peer, accepted)
-            source, sink = (accepted, device) if download else (device, accepted)
+    with connected(monkeypatch) as (device, accepted, peer):
+        source, sink = (accepted, device) if download else (device, accepted)
 
-            def send() -> None:
-                with contextlib.suppress(OSError):  # the sink has closed the connection
-                    source.sendall(bytes(100_000_000))
+        def send() -> None:
+            with contextlib.suppress(OSError):  # the sink has closed the connection
+                source.sendall(bytes(100_000_000))
 
-            sender = threading.Thread(target=send, daemon=True)
-            sender.start()
-            Call(servicer, peer=peer).join(10)
-            for _ in range(15):  # five times as long as the next heartbeat may take
-                sink.recv(4_000_000, socket.MSG_WAITALL)
-                time.sleep(0.1)
-                assert NODE in servicer.state.online
-            # The sink stops to read: nothing arrives any more.
-            assert wait_until(lambda: NODE not in servicer.state.online, 10)
-            sink.close()
-            sender.join(10)
-            assert not sender.is_alive()
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        Call(servicer, peer=peer).join(10)
+        for _ in range(15):  # five times as long as the next heartbeat may take
+            sink.recv(4_000_000, socket.MSG_WAITALL)
+            time.sleep(0.1)
+            assert NODE in servicer.state.online
+        # The sink reads no more, so nothing moves.
+        assert wait_until(lambda: NODE not in servicer.state.online, 10)
+        sink.close()
+        sender.join(10)
+        assert not sender.is_alive()
 
 
+@linux
 def test_a_node_that_only_pings_is_offline_without_its_next_heartbeat(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "HOLD", 0.1)
     monkeypatch.setattr(presence, "LATE", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        device = socket.create_connection(listener.getsockname())
-        accepted = listener.accept()[0]
-        with device, accepted:
-            device.sendall(bytes(1_000_000 - presence.MOVES))  # what an earlier round moved
-            accepted.recv(1_000_000 - presence.MOVES, socket.MSG_WAITALL)
-            monkeypatch.setitem(
-                sockets.forwarded, peer := f"ipv4:127.0.0.1:{device.getsockname()[1]}", accepted
-            )
-            Call(servicer, peer=peer).join(10)
+    with connected(monkeypatch) as (device, accepted, peer):
+        device.sendall(bytes(1_000_000))  # what an earlier round moved
+        accepted.recv(1_000_000, socket.MSG_WAITALL)
+        Call(servicer, peer=peer).join(10)
 
-            def pinged_and_offline() -> bool:
-                with contextlib.suppress(BrokenPipeError):
-                    device.sendall(bytes(50))
-                return NODE not in servicer.state.online
+        def pinged_and_offline() -> bool:
+            with contextlib.suppress(BrokenPipeError):
+                device.sendall(bytes(50))
+            return NODE not in servicer.state.online
 
-            assert wait_until(pinged_and_offline, 10)
+        assert wait_until(pinged_and_offline, 10)
