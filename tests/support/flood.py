@@ -17,7 +17,7 @@ AT_ONCE = 8  # requests under way on each connection
 
 
 class Flood:
-    """A flood from several nodes at once. Use it as a context manager.
+    """A flood from several nodes at once. Use it as a context manager, entered once all budgets are spent.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Flood:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(self._task) + "\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline() == "begun\n"
+        assert self._process.stdout.readline() == "all budgets are spent\n"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,18 +68,21 @@ def main() -> None:
     credentials = grpc.ssl_channel_credentials(Path(task["authority"]).read_bytes())
     codes: dict[str, int] = {}
     lock, over = threading.Lock(), threading.Event()
+    spent = {node: threading.Event() for node in range(len(task["nodes"]))}
 
-    def send(ask: Any, body: bytes, headers: Any) -> None:
+    def send(ask: Any, number: int, body: bytes, headers: Any) -> None:
         def done(call: Any) -> None:
             code = call.code().name
+            if "sends too many requests" in call.details():
+                spent[number].set()
             with lock:
                 codes[code] = codes.get(code, 0) + 1
             if not over.is_set():
-                send(ask, body, headers)
+                send(ask, number, body, headers)
 
         ask.future(body, metadata=headers, timeout=30).add_done_callback(done)
 
-    for node in task["nodes"]:
+    for number, node in enumerate(task["nodes"]):
         headers = [
             (name, bytes.fromhex(value) if name.endswith("-bin") else value)
             for name, value in node["headers"]
@@ -89,8 +92,9 @@ def main() -> None:
                 task["address"], credentials, [("grpc.use_local_subchannel_pool", 1)]
             )
             for _ in range(AT_ONCE):
-                send(channel.unary_unary(task["path"]), bytes.fromhex(node["body"]), headers)
-    print("begun", flush=True)
+                send(channel.unary_unary(task["path"]), number, bytes.fromhex(node["body"]), headers)
+    if all(each.wait(60) for each in spent.values()):
+        print("all budgets are spent", flush=True)
     sys.stdin.readline()
     over.set()
     time.sleep(0.5)

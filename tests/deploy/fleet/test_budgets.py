@@ -15,7 +15,6 @@ from flwr.proto.message_pb2 import ObjectTree
 from deploy.fleet import budgets, front_door
 from deploy.fleet.budgets import BYTES, COSTS, MOST_BYTES, MOST_POINTS, POINTS, REFUSED, Budgets
 from deploy.fleet.gate import connection_gate
-from deploy.processes.groups import wait_until
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 from tests.support.flood import Flood
 
@@ -103,11 +102,6 @@ def work_until_answered(superlink: SuperLink) -> float:
     return superlink.cpu - before
 
 
-def refuses(superlink: SuperLink, nodes: list[Node]) -> bool:
-    log = superlink.log
-    return all(f"Node {each.number} sends too many requests" in log for each in nodes)
-
-
 def activation(node: Node) -> ActivateNodeRequest:
     return ActivateNodeRequest(public_key=node.public, heartbeat_interval=30)
 
@@ -135,7 +129,6 @@ def test_nodes_that_flood_keep_no_newcomer_waiting_and_take_few_threads(
     alone = median(work_until_answered(superlink) for _ in range(9))
     began = time.monotonic()
     with Flood(superlink, requests, method) as flood:
-        assert wait_until(lambda: refuses(superlink, attackers), 60)
         during = [work_until_answered(superlink) for _ in range(9)]
         threads = superlink.threads
     seconds = time.monotonic() - began
@@ -158,13 +151,13 @@ def test_whoever_knows_the_key_of_a_node_cannot_spend_its_budget(
     public = attacker.public
     attempts = 0
     while attempts * COSTS["ActivateNode"] <= 2 * MOST_POINTS:
-        stub = attacker.connect()
+        calls = attacker.connect()
         if registered:  # the connection has brought a signed request before
-            assert stub.SendNodeHeartbeat(own, metadata=attacker.metadata, timeout=30).success
+            assert calls["SendNodeHeartbeat"](own, metadata=attacker.metadata, timeout=30).success
         attacker.public = node.public
         for _ in range(connection_gate.REFUSALS - 1):
             with pytest.raises(grpc.RpcError) as error:
-                stub.ActivateNode(activation(node), metadata=attacker.metadata, timeout=30)
+                calls["ActivateNode"](activation(node), metadata=attacker.metadata, timeout=30)
             assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
             attempts += 1
         attacker.public = public

@@ -123,10 +123,6 @@ def servicer(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> Servicer:
     return Servicer(State(present), present)
 
 
-def state_of(servicer: Servicer) -> State:
-    return servicer.state
-
-
 def test_a_node_is_offline_soon_after_its_connection_ended(servicer: Servicer, left: list[str]) -> None:
     state = servicer.state
     assert state.activate_node(NODE, 30)

@@ -456,6 +456,7 @@ def test_a_peer_that_speaks_another_protocol_is_closed(echo: tuple[Gate, list[st
         socket.create_connection((LOOPBACK, opened.port)) as raw,
         context.wrap_socket(raw, server_hostname=LOOPBACK) as without_http2,
     ):
+        without_http2.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
         assert is_closed(without_http2, 5)
     with connect(opened.port, authority) as other:
         other.sendall(b"GET / HTTP/1.1\r\n\r\n")

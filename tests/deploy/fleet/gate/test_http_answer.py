@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,9 +41,11 @@ def test_a_request_of_http_is_answered_and_other_bytes_are_not(superlink: SuperL
 @pytest.mark.network
 def test_flowers_own_supernode_says_what_to_do(superlink: SuperLink, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    command = ["flower-supernode", "--superlink", superlink.address, "--port", str(port)]
+    program = Path(sys.executable).with_name("flower-supernode")
+    command = [str(program), "--superlink", superlink.address, "--port", str(port)]
     command += ["--root-certificates", str(superlink.authority)]
     environment = os.environ | {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",  # it starts flower-superexec
         "FLWR_HOME": str(tmp_path),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
