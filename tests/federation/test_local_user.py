@@ -14,7 +14,7 @@ import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.message_pb2 import PushObjectRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, ClaimTaskRequest, PullPendingTasksRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, CreateTaskRequest
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from deploy.engines.local_cluster import LocalCluster
@@ -107,8 +107,7 @@ def test_another_user_registers_nothing_runs_nothing_takes_no_task_and_reads_no_
             ("/v1/control/register-node", RegisterNodeRequest(public_key=own_key)),
             ("/v1/control/start-run", StartRunRequest(fab=Fab(content=b"PK"))),
             ("/v1/runtime/acquire-task", AcquireTaskRequest(supported_task_types=["serverapp", "clientapp"])),
-            ("/v1/runtime/pull-pending-tasks", PullPendingTasksRequest()),
-            ("/v1/runtime/claim-task", ClaimTaskRequest(task_id=1)),
+            ("/v1/runtime/create-task", CreateTaskRequest(type="clientapp")),
         ]
         wrong = {"authorization": "Bearer 00", "flwr-task-token": "00"}
         requests = [
