@@ -100,7 +100,10 @@ test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest 
 	$(NEWEST)/bin/pip install --quiet --force-reinstall --no-deps ./strategies
 	$(NEWEST)/bin/pip list 2>/dev/null | grep -E '^(flwr|numpy|pydantic|ray) '
 	$(NEWEST)/bin/python -m pytest -m newest tests/packaging/test_newest_flower.py tests/packaging/test_templates.py
-	$(NEWEST)/bin/python -m pytest -n 2 --hypothesis-profile few -m "not slow and not network" $(LIBRARY_TESTS)
+	@if [ "$$($(NEWEST)/bin/$(PACKAGES))" = "$$($(BIN)/$(PACKAGES))" ]; then \
+	  echo "the library's tests left out: make test runs them with the same Python and packages"; else \
+	  $(NEWEST)/bin/python -m pytest -n 2 --hypothesis-profile few -m "not slow and not network" $(LIBRARY_TESTS); fi
+PACKAGES := python -c "import sys; from importlib.metadata import version as v; print(sys.version, *map(v, ('flwr', 'numpy', 'pydantic')))"
 
 # Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
 $(NEWEST)/.installed: strategies/pyproject.toml Makefile

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.results.files import Result
 
 STOCK = "Flower's FedAvg"
+DEVICES = "cohort, each client by itself"  # the programs of `benchmarks.rounds`
 NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
 """Program -> how many models its memory must hold at least.
 
@@ -65,13 +66,13 @@ def _ratio(
     return lambda output: one(output) / other(output)
 
 
-def _messages(app: str) -> Goal:
+def _messages(app: str, most: float) -> Goal:
     what = f"CPU seconds of a message beyond the app's own, {app} app"
-    return Goal(what, 0.06, "messages", _cell(app, "cohort_cpu_s"))
+    return Goal(what, most, "messages", _cell(app, "cohort_cpu_s"))
 
 
-def _rounds(what: str, most: float, cell: str, nodes: int) -> Goal:
-    return Goal(f"no-op round, {what}, s", most, "rounds", _cell(cell, programs="cohort", nodes=nodes))
+def _rounds(what: str, most: float, cell: str, nodes: int, programs: str = "cohort") -> Goal:
+    return Goal(f"no-op round, {what}, s", most, "rounds", _cell(cell, programs=programs, nodes=nodes))
 
 
 def _devices(what: str, most: float, cell: str) -> Goal:
@@ -109,12 +110,15 @@ def _or_zero(cell: Callable[[Sequence[Any]], float], output: Sequence[Any]) -> f
 
 
 GOALS = (
-    _messages("numpy"),
-    _messages("torch"),
-    _rounds("4 nodes: train", 0.15, "train_s", 4),
-    _rounds("4 nodes: poll, then train", 0.3, "poll_s", 4),
-    _rounds("16 nodes, 4 a round: poll all, then train", 0.6, "poll_s", 16),
+    _messages("numpy", 0.06),
+    _messages("torch", 0.075),
+    _rounds("4 nodes: train", 0.12, "train_s", 4),
+    _rounds("4 nodes: poll, then train", 0.22, "poll_s", 4),
+    _rounds("16 nodes, 4 a round, each by itself: poll all, then train", 0.5, "poll_s", 16, DEVICES),
+    _devices("until all are online, s", 5, "online_s"),
+    _devices("the first round, s", 10, "first_round_s"),
     _devices("a round, s", 2, "round_s"),
+    _devices("CPU seconds of the SuperLink in a round", 2.5, "superlink_cpu_s_per_round"),
     _devices("memory of the SuperLink, MB", 1500, "superlink_mb"),
     _devices("lost messages", 0, "lost"),
     *_models(100),

@@ -250,6 +250,7 @@ def test_a_run_and_its_bundle_are_fetched_once() -> None:
         (HASH, b"another", "its content has another hash"),
         ("", b"another", "its content has another hash"),
     ],
+    ids=["not trusted", "trusted, changed", "changed"],
 )
 def test_an_app_that_is_not_trusted_is_not_stored_and_its_message_is_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, trusted: str, bundle: bytes, reason: str
