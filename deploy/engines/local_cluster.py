@@ -52,7 +52,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask
 class LocalCluster(ProcessEngine):
     """A SuperLink and its clients, which run for as long as the `with` block.
 
-    The SuperLink serves the gRPC Fleet API over TLS and admits only clients whose keys are registered.
+    The SuperLink serves the gRPC Fleet API over TLS ("stock": the HTTP one), and admits only clients whose
+    keys are registered.
     For example, client 3 of 10 has the node config `client-id="client-03" partition-id=3 num-partitions=10`.
     The client's id is also the registered name of its SuperNode, and the name of its log.
     The cluster writes into `folder` only. At the end of the block, `folder/logs` is kept, `folder/state`
@@ -250,6 +251,8 @@ class LocalCluster(ProcessEngine):
         for _ in range(PORT_ATTEMPTS):
             control_port, self._fleet_port = free_ports(2)
             control_port = self.port or control_port
+            if self.programs == "stock":  # whose Fleet API is HTTP, on the port of the other APIs
+                self._fleet_port = control_port
             command = commands.superlink(
                 control=(LOOPBACK, control_port),
                 fleet=(LOOPBACK, self._fleet_port),

@@ -88,16 +88,6 @@ def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_stock_programs_run_the_same_app(
-    federation: Callable[..., rounds.Federation],
-) -> None:
-    running = federation("stock")
-    assert running.turn(1, poll=True, last=True)[0] > 0
-    assert running.cluster.fork_server_process is None
-
-
-@pytest.mark.network
-@pytest.mark.slow
 def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing() -> None:
     before = set(Path("/tmp").glob("cohort-rounds-*"))
     done = subprocess.run(
