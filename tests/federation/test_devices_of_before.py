@@ -97,7 +97,7 @@ def test_a_servers_folder_of_before_is_taken_over_and_its_devices_train_and_are_
         # The app has changed, too.
         trusted = cohort("server", "bundle", folder=folder).strip()
         for name in ("pi-1", "pi-2"):
-            trust = [before, "client", "trust", trusted, "--state-dir", tmp_path / name]
+            trust: list[str | Path] = [before, "client", "trust", trusted, "--state-dir", tmp_path / name]
             subprocess.run(trust, check=True, capture_output=True)
         assert trained(folder, "pi-1", "pi-2")
 
