@@ -17,6 +17,7 @@ import pytest
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
+from ..support import wire_contract
 from ..support.devices import COHORT, Running, cohort, public_key_of, server_up
 
 pytestmark = pytest.mark.oldest
@@ -106,6 +107,12 @@ def test_a_servers_folder_of_before_is_taken_over_and_its_devices_train_and_are_
         updated = start("updated", COHORT, "client", "join", "--state-dir", tmp_path / "pi-1")
         updated.wait_for("online as pi-1")
         assert trained(folder, "pi-1", "pi-2")
+
+
+def test_the_recorded_wire_is_that_of_flower_1_39() -> None:
+    command = [str(PROGRAMS / "python"), "-m", "tests.support.wire_contract"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert printed == wire_contract.RECORDED.read_text()
 
 
 def test_a_stock_supernode_of_before_trains(start: Callable[..., Running], tmp_path: Path) -> None:
