@@ -32,9 +32,10 @@ PARTS = ("pyproject.toml", "strategies", "tasks", "client", "server", "simulatio
 def before(tmp_path: Path) -> Path:
     """The program `cohort` of before."""
     command = ["git", "archive", COMMIT, *PARTS]
-    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode:
-        pytest.skip(f"this clone lacks commit {COMMIT}: {archive.stderr.decode().strip()}")
+    try:
+        archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"commit {COMMIT} is not in the history of this clone: {error}")
     code, program = tmp_path / "before", tmp_path / "cohort"
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(code, filter="data")
