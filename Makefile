@@ -43,7 +43,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-devices-of-before test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -79,10 +79,10 @@ test: $(VENV)/.dev                ## all tests except those of the targets below
 	@$(BESIDE) test-network test-fast
 
 test-network: $(VENV)/.dev        ## of these, the tests with a network
-	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs")
+	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not oldest and not browser and not docs")
 
 test-fast: $(VENV)/.dev           ## the others
-	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",-n 2)
+	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not oldest and not browser and not docs",-n 2)
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
 	@$(BESIDE) test-slow-network test-slow-others
@@ -112,7 +112,7 @@ $(NEWEST)/.installed: strategies/pyproject.toml Makefile
 	@touch $@
 
 # Each lane has an environment of its own, in which pip first installs the pinned Flower and then another.
-test-flowers: $(OLDER_FLOWERS:%=test-flower-%) test-flower-rehearsal test-oldest-flower    ## the app on older Flowers, and on one without gRPC
+test-flowers: $(OLDER_FLOWERS:%=test-flower-%) test-flower-rehearsal test-oldest-flower test-devices-of-before    ## the app on older Flowers, and on one without gRPC
 
 test-flower-%: .venv-flower-%/.installed
 	.venv-flower-$*/bin/$(call contract,$*) || .venv-flower-$*/bin/$(call contract,$*) $(AGAIN)
@@ -132,8 +132,11 @@ test-oldest-flower: $(OLDEST)/.installed    ## the library's code for Flower, on
 
 $(OLDEST)/.installed: strategies/pyproject.toml Makefile
 	$(PYTHON) -m venv --clear $(OLDEST)
-	$(OLDEST)/bin/pip install --quiet flwr==1.39.0 ./strategies pytest hypothesis scikit-learn
+	$(OLDEST)/bin/pip install --quiet flwr==1.39.0 ./strategies pytest hypothesis scikit-learn safetensors
 	@touch $@
+
+test-devices-of-before: $(OLDEST)/.installed $(VENV)/.dev    ## devices and a server's folder of Flower 1.39
+	$(call tested_twice,before,-m oldest tests/federation/test_devices_of_before.py)
 
 test-pythons:                     ## the library on Python 3.12 and 3.13, where this machine has them
 	@for version in 3.12 3.13; do \

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage import clock_jumps, past_rounds, sqlite_settings, times
+from deploy.flower.commands import NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
@@ -138,13 +139,22 @@ def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, A
     Raises
     ------
     SystemExit
-        If no database is named, and Flower would keep its state in memory.
+        If no database is named, and Flower would keep its state in memory; or if the tables of the database
+        are those of a newer Flower.
     """
+    from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
+
     module, _, name = _IN_MEMORY.partition(":")
     if database == getattr(importlib.import_module(module), name):
-        raise SystemExit("flower-superlink does not start: it needs --database")
+        raise SystemExit(f"{NO_START} it needs --database")
     store = importlib.import_module(_STORE).CohortObjectStore(database)
-    store.initialize()
+    try:
+        store.initialize()  # brings the tables of an older Flower up to date
+    except CommandError as error:
+        raise SystemExit(
+            f"{NO_START} a newer version has changed {database} ({error}): install that version again, or "
+            "restore the backup that was made before (docs/upgrading.md)"
+        ) from error
     stores = importlib.import_module(_OBJECTS).ObjectStoreFactory(database)
     stores.store_instance = store
     state = importlib.import_module(_STATE).CohortLinkState(database, federation_manager, store, duties)

@@ -28,6 +28,7 @@ from deploy.fleet.gate.connection_gate import Gate
 from deploy.fleet.presence import SERVER_OPTIONS
 from deploy.fleet.service import FleetService
 from deploy.fleet.threads import Threads
+from deploy.flower.commands import NO_START
 from deploy.flower.patches.app_starts import start_program
 from deploy.flower.patches.guards.reply_size import check_setting
 from deploy.flower.patches.shared import like, replace
@@ -42,7 +43,6 @@ STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CONSTANTS = "flwr.common.constant"
-_NO_START = "flower-superlink does not start:"
 USED = (
     f"{_SUPERLINK}:subprocess.Popen",
     f"{_APP}:create_app",
@@ -107,7 +107,7 @@ def take_address(arguments: list[str]) -> str:
         If the option or its value is missing.
     """
     if ADDRESS not in arguments[:-1]:
-        raise SystemExit(f"{_NO_START} it needs {ADDRESS} HOST:PORT")
+        raise SystemExit(f"{NO_START} it needs {ADDRESS} HOST:PORT")
     place = arguments.index(ADDRESS)
     address = arguments[place + 1]
     del arguments[place : place + 2]
@@ -149,15 +149,15 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
         If the SuperLink's options leave the Fleet API unprotected, or its port is taken.
     """
     if not config.enable_supernode_auth or config.certificates is None:
-        raise SystemExit(f"{_NO_START} it needs --enable-supernode-auth and TLS certificates")
+        raise SystemExit(f"{NO_START} it needs --enable-supernode-auth and TLS certificates")
     if not factories.is_handed_over(state_factory.state()):
-        raise SystemExit(f"{_NO_START} its state is not this project's")
+        raise SystemExit(f"{NO_START} its state is not this project's")
     try:
         gate = Gate(address, *config.certificates[1:])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
-        raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
+        raise SystemExit(f"{NO_START} it cannot listen on {address} ({error})") from error
     duties.presence.begin(state_factory.state())
     largest = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + SPARE
     threads = Threads(BUSY)
@@ -168,7 +168,7 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
     try:
         server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts
     except RuntimeError as error:
-        raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
+        raise SystemExit(f"{NO_START} it cannot listen on {gate.behind} ({error})") from error
     server.start()
     door.start()
     gate.start()

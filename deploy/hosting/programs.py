@@ -189,6 +189,8 @@ class Programs:
 
             if not wait_until(over, START_TIMEOUT) or self._superlink.failures:
                 log = self._superlink.log
+                if (reason := tail(log, 1)).startswith(commands.NO_START):
+                    raise ServerError(reason)
                 raise ServerError(f"the SuperLink did not come up; the end of {log}:\n{tail(log)}")
             if problem:
                 raise ServerError(f"the SuperLink cannot be used: {problem}")

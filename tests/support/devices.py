@@ -36,9 +36,9 @@ def run_cli(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def cohort(*arguments: str, folder: Path) -> str:
+def cohort(*arguments: str, folder: Path, program: Path = COHORT) -> str:
     done = subprocess.run(
-        [COHORT, *arguments, "--dir", str(folder)],
+        [program, *arguments, "--dir", str(folder)],
         cwd=folder.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -79,14 +79,16 @@ class Running:
 
 
 @contextlib.contextmanager
-def server_up(folder: Path) -> Iterator[Path]:
-    """Run a server for devices on this machine."""
-    port, control = free_ports(2)
-    up = Running(
-        folder.parent / "server.log",
-        *("server", "up", "--host", "localhost", "--listen", "127.0.0.1", "--dir", str(folder)),
-        *("--port", str(port), "--control-port", str(control)),
-    )
+def server_up(folder: Path, program: Path = COHORT) -> Iterator[Path]:
+    """Run a server for devices on this machine: a new one, or the one of this folder again."""
+    options: tuple[str, ...] = ()
+    if not folder.exists():
+        port, control = free_ports(2)
+        options = ("--host", "localhost", "--listen", "127.0.0.1")
+        options += ("--port", str(port), "--control-port", str(control))
+    log = folder.with_name(f"{folder.name}.log")
+    log.unlink(missing_ok=True)
+    up = Running(log, "server", "up", "--dir", str(folder), *options, program=[str(program)])
     try:
         up.wait_for("up at localhost:")
         yield folder

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -298,6 +300,21 @@ def test_a_serverapp_whose_executor_had_died_ends_with_the_server(server: Server
             assert left.wait(10) == -signal.SIGKILL
         finally:
             left.kill()
+
+
+def test_a_database_of_a_newer_flower_is_refused_in_one_line(server: Server) -> None:
+    database = server.folder / "superlink.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('of-2027')")
+    port, control = free_ports(2)
+    programs = Programs(replace(server, port=port, control_port=control), print)
+    with pytest.raises(ServerError) as refused, programs:
+        pass
+    assert str(refused.value).startswith(
+        f"flower-superlink does not start: a newer version has changed {database} "
+    )
+    assert "\n" not in str(refused.value)
 
 
 def test_files_of_apps_land_in_the_servers_folder(
