@@ -88,7 +88,7 @@ test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed
 	@$(BESIDE) test-slow-network test-slow-others
 
 test-slow-network: $(VENV)/.dev   ## of these, the tests with a network
-	$(call tested_twice,slow-network,-m "slow and network")
+	$(call tested_twice,slow-network,-m "slow and network",-n 2 --dist loadfile)
 
 test-slow-others: $(VENV)/.dev    ## the others
 	$(call tested_twice,slow-others,-m "slow and not network and not arm64",-n 2)
