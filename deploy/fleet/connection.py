@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from deploy.fleet import wire
-from deploy.fleet.presence import HELD, HOLD, PATIENT, PING
+from deploy.fleet.held_requests import LONGEST_LONG
+from deploy.fleet.presence import HOLD, PATIENT, PING
+from deploy.fleet.sockets import keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 
@@ -123,13 +125,13 @@ class Requests:
         )
         return self._methods[name](request, timeout=timeout, metadata=headers)
 
-    def send(self, name: str, request: Any) -> Any:
-        """Send a request, and repeat it while it may succeed."""
+    def send(self, name: str, request: Any, more: Sequence[tuple[str, str]] = ()) -> Any:
+        """Send a request, and repeat it while it may succeed. ``more`` holds further headers."""
         began, tries, pause, failing = time.monotonic(), 0, FIRST_RETRY, None
         while True:
             tries += 1
             try:
-                answer = self.once(name, request)
+                answer = self.once(name, request, more=more)
             except grpc.RpcError as error:
                 now, details = time.monotonic(), error.details() or ""
                 failing = (failing or now) if HIDDEN in details else None
@@ -190,9 +192,8 @@ class Requests:
 class Heartbeats:
     """Keeps a heartbeat under way in a thread of its own.
 
-    The SuperLink holds each heartbeat for `HOLD` seconds, except the first of a connection: otherwise a
-    SuperNode would say for `HOLD` seconds that the connection is lost, while the SuperLink lists the node as
-    online.
+    The SuperLink holds each heartbeat for minutes, except the first after a lost connection: otherwise a
+    SuperNode would say for minutes that the connection is lost, while the SuperLink lists the node as online.
 
     Parameters
     ----------
@@ -241,9 +242,10 @@ class Heartbeats:
 
     def _beat(self, *, held: bool) -> None:
         try:
-            answer = self._requests.once(
-                "SendNodeHeartbeat", self._request, HOLD + ANSWERED_IN, (HELD,) if held else ()
-            )
+            if held:
+                keep_all_alive()
+            seconds, more = (LONGEST_LONG, (wire.HELD, wire.LONG)) if held else (HOLD, ())
+            answer = self._requests.once("SendNodeHeartbeat", self._request, seconds + ANSWERED_IN, more)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", error.details())
@@ -271,7 +273,8 @@ class Connection:
 
     def receive(self) -> tuple[Any, Any] | None:
         """Return the next message, without its content, and its tree of objects; None if there is none."""
-        answer = self._requests.ask("PullMessages", node=self._node)
+        request = wire.METHODS["PullMessages"].request(node=self._node)
+        answer = self._requests.send("PullMessages", request, (wire.LONG,))
         if not answer.messages_list:
             return None
         return self._serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]

@@ -38,7 +38,7 @@ from deploy.fleet.gate import http_answer
 from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
-from deploy.fleet.sockets import forwarded
+from deploy.fleet.sockets import forwarded, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -91,7 +91,9 @@ class Gate:
         self._listening = _listen(address)
         self.port = self._listening[0].getsockname()[1]
         self.behind = f"unix:{self._folder}/fleet"
-        self._connections: dict[str, _Connection] = {}  # by the name of the peer, the oldest first
+        self._connections: dict[str, _Connection] = {}  # by the name of the peer
+        # The same by node, or None for those of strangers; of each, the oldest first
+        self._groups: dict[int | None, dict[_Connection, None]] = {}
         # The connections closed since the last line in the log, by address and reason.
         self._closed: Counter[tuple[str, str]] = Counter()
         self._told = self._failed = -TOLD
@@ -132,12 +134,22 @@ class Gate:
             self._loop.call_soon_threadsafe(self._refuse, connection)
 
     def _admit(self, connection: _Connection, node: int) -> None:
+        if connection not in self._groups.get(connection.node, ()):  # it has ended
+            return
+        self._ungroup(connection)
         connection.node = node
         connection.budget = self._budgets.setdefault(node, FrameBudget())
         connection.admitted.set()
-        same = [each for each in self._connections.values() if each.node == node]
-        for each in same[: max(0, len(same) - PER_NODE)]:
+        same = self._groups.setdefault(node, {})
+        same[connection] = None
+        for each in list(same)[: max(0, len(same) - PER_NODE)]:
             self._close(each, f"more than {PER_NODE} connections of a node")
+
+    def _ungroup(self, connection: _Connection) -> None:
+        group = self._groups[connection.node]
+        del group[connection]
+        if not group:
+            del self._groups[connection.node]
 
     def _refuse(self, connection: _Connection) -> None:
         connection.refusals += 1
@@ -185,7 +197,8 @@ class Gate:
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
             if old := self._connections.pop(peer, None):  # the peer has reset it, and uses the port again
                 old.task.cancel()
-            self._connections[peer] = connection  # at the end, because it is the newest
+            self._connections[peer] = connection
+            self._groups.setdefault(None, {})[connection] = None
             self._make_room(connection.address)
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
@@ -196,13 +209,12 @@ class Gate:
             self._failed = now
             getLogger("flwr").warning("A connection could not be accepted: %s", error)
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            strangers = (each for each in self._connections.values() if each.node is None)
-            if oldest := next((each for each in strangers if not each.closing), None):
+            if oldest := next((each for each in self._groups.get(None, ()) if not each.closing), None):
                 self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
         """Close a stranger's connection if there are too many. `newest` is the address of the newest peer."""
-        strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
+        strangers = [each for each in self._groups.get(None, ()) if not each.closing]
         of_address = Counter(each.address for each in strangers)
         of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
         if of_address[newest] > of_one:
@@ -222,6 +234,7 @@ class Gate:
         try:
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(raw)
             forwarded[peer] = raw
             outside = TlsPeer(self._tls, raw, self._loop)
             try:
@@ -247,6 +260,7 @@ class Gate:
                 del forwarded[peer]
             raw.close()
             connection.deadline.cancel()
+            self._ungroup(connection)
             if self._connections.get(peer) is connection:
                 del self._connections[peer]
 

@@ -13,7 +13,6 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet import connection, wire
-from deploy.fleet.presence import HELD
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -132,7 +131,8 @@ def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock: 
 
     beats._over = SimpleNamespace(wait=wait, is_set=lambda: len(channel.headers) == len(answers))  # type: ignore[assignment]
     beats._run()
-    assert [HELD in each for each in channel.headers] == [True, True, False, False, True]
+    assert [wire.HELD in each for each in channel.headers] == [True, True, False, False, True]
+    assert [wire.LONG in each for each in channel.headers] == [True, True, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def state(
 
     monkeypatch.setattr(FewStatements, "get_message_res", get_message_res)
     monkeypatch.setattr(FewStatements, "store_object", fail_at_first)
-    monkeypatch.setattr(SqlLinkState, "activate_node", lambda this, node_id, heartbeat: node_id != BANNED)
+    monkeypatch.setattr(FewStatements, "come_online", lambda this, node_id, *_, **__: node_id != BANNED)
 
     class State(CohortLinkState):
         failures = 0
