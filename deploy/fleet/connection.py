@@ -18,8 +18,8 @@ import grpc
 
 from deploy.fleet import wire
 from deploy.fleet.held_requests import LONGEST_LONG
-from deploy.fleet.presence import HOLD, PATIENT, PING
-from deploy.fleet.sockets import keep_all_alive
+from deploy.fleet.presence import HOLD, PATIENT
+from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 
@@ -32,6 +32,7 @@ OPTIONS = {
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
     "grpc.keepalive_time_ms": int(PING * 1000),
+    "grpc.http2.max_pings_without_data": 0,  # no limit; gRPC's default is two
     "grpc.initial_reconnect_backoff_ms": 500,
     "grpc.max_reconnect_backoff_ms": int(LONGEST_RETRY * 1000),  # gRPC's default is 2 min
     "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take

@@ -7,8 +7,8 @@ ends with the node's connection:
 
 - at once, if the SuperNode is killed;
 - after `sockets.GONE` seconds, if its cable is pulled: the kernel asks the other end whether it is there;
-- after `SILENCE` seconds or a little more, if the SuperNode hangs, or if a proxy keeps the connection to a
-  dead one open: gRPC misses the SuperNode's pings.
+- after `sockets.SILENCE` seconds, if the SuperNode hangs, or if a proxy keeps the connection to a dead one
+  open: the gate misses the SuperNode's pings.
 
 Unless the node returns within `AWAY` seconds, the SuperLink marks it as offline, and a ServerApp that waits
 for the node's reply receives Flower's error reply.
@@ -41,20 +41,12 @@ LATE = 3.0  # s between two looks whether a node is connected whose last heartbe
 # s that a connected node may take to send its next heartbeat. On a slow line, a heartbeat or its answer waits
 # behind megabytes of a model.
 OVERDUE = 600.0
-PING = 30.0  # s without a byte from the server, after which a SuperNode sends one of gRPC's keepalive pings
-# s without a byte from a node, after which the server sends a ping, and again until it ends the connection
-SILENCE = 45.0
 # gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. But a
 # device answers a ping only after its upload, and 4 MB at 40 kB/s take longer. So the answer may take ten
 # minutes.
-PATIENT = {
-    "grpc.http2.ping_timeout_ms": 600_000,
-    "grpc.http2.max_pings_without_data": 0,
-    "grpc.keepalive_timeout_ms": int(SILENCE * 1000),
-}
+PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
 SERVER_OPTIONS = {
     **PATIENT,
-    "grpc.keepalive_time_ms": int(SILENCE * 1000),
     "grpc.keepalive_permit_without_calls": 1,
     # gRPC also ends a connection whose peer pings too often. Devices with Flower 1.39 ping every 4 s.
     "grpc.http2.min_ping_interval_without_data_ms": 2000,

@@ -24,6 +24,7 @@ import socket
 import ssl
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections import Counter
@@ -38,7 +39,7 @@ from deploy.fleet.gate import http_answer
 from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
-from deploy.fleet.sockets import forwarded, keep_alive
+from deploy.fleet.sockets import SILENCE, forwarded, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -174,6 +175,7 @@ class Gate:
     def _run(self) -> None:
         for each in self._listening:
             self._keep(self._accept(each))
+        self._keep(self._end_silent())
         self._loop.run_forever()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -192,7 +194,7 @@ class Gate:
                 continue
             kind, host = ("ipv6", f"[{address[0]}]") if ":" in address[0] else ("ipv4", address[0])
             peer = f"{kind}:{host}:{address[1]}"
-            connection = _Connection(origin(address[0]))
+            connection = _Connection(origin(address[0]), outside)
             connection.task = self._keep(self._serve(outside, peer, connection))
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
             if old := self._connections.pop(peer, None):  # the peer has reset it, and uses the port again
@@ -228,6 +230,19 @@ class Gate:
     def _close_stranger(self, connection: _Connection) -> None:
         if connection.node is None and not connection.task.done():
             self._close(connection, f"no request with a registered key within {FIRST_REQUEST:g} s")
+
+    async def _end_silent(self) -> None:
+        """End the connections that move no byte, although each peer sends pings.
+
+        A peer that takes a model slowly sends none. But then the kernel waits until the peer acknowledges
+        bytes, and ends the connection itself if the peer does not (`sockets.keep_alive`).
+        """
+        while True:
+            await asyncio.sleep(SILENCE / 10)
+            last = time.monotonic() - SILENCE
+            for each in [each for each in self._connections.values() if each.moved < last]:
+                if not _unacknowledged(each.raw):
+                    self._close(each, f"not a byte in {SILENCE:g} s")
 
     async def _serve(self, raw: socket.socket, peer: str, connection: _Connection) -> None:
         """Forward a connection in both directions until one side ends it, and close it."""
@@ -280,6 +295,7 @@ class Gate:
             received = of_models = 0
             # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
+                connection.moved = time.monotonic()
                 received += len(data)
                 data = check.allowed(data)
                 while (count := frames.passing(data, connection.budget)) < len(data):
@@ -303,6 +319,7 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := await self._loop.sock_recv(inside, ANSWER):
                 await outside.send(data)
+                connection.moved = time.monotonic()
                 await asyncio.sleep(0)
         connection.task.cancel()
 
@@ -314,13 +331,16 @@ class _Connection:
     ----------
     address : str
         The address of the peer, as `origin` returns it.
+    raw : socket.socket
+        The connection's socket.
     """
 
     task: asyncio.Task[None]
     deadline: asyncio.TimerHandle  # closes the connection if it is still a stranger's
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, raw: socket.socket) -> None:
+        self.address, self.raw = address, raw
+        self.moved = time.monotonic()  # when it last moved a byte, s
         self.node: int | None = None  # the node whose key the last request had; None for a stranger
         self.budget = FrameBudget()  # of this connection alone, until a node is known
         self.admitted = asyncio.Event()
@@ -331,6 +351,14 @@ class _Connection:
     def peer(self) -> str:
         """The peer's name in the log."""
         return self.address if self.node is None else f"Node {self.node}"
+
+
+def _unacknowledged(connection: socket.socket) -> bool:
+    """Return whether the kernel waits until the peer acknowledges bytes; False where it does not tell."""
+    count = bytearray(4)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(connection, termios.TIOCOUTQ, count)
+    return any(count)
 
 
 def most_strangers() -> int:

@@ -7,6 +7,7 @@ import resource
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -326,6 +327,45 @@ def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
         each.close()
 
 
+@pytest.mark.network
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells what is not acknowledged")
+def test_a_connection_that_moves_no_byte_is_closed_unless_its_peer_takes_data(
+    make: Callable[..., Gate], authority: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A node that hangs, or whose proxy keeps the connection open, sends no pings."""
+    monkeypatch.setattr(connection_gate, "SILENCE", 1.0)
+    opened, _ = request.getfixturevalue("echo")
+    hangs, pings, takes = (connect(opened.port, authority) for _ in range(3))
+    for number, each in enumerate((hangs, pings, takes)):
+        each.sendall(BEFORE + CONFIRMED)
+        each.recv(1)
+        opened.admitted(name_of(each), number)
+    over = threading.Event()
+
+    def send(client: ssl.SSLSocket, data: bytes, pause: float) -> None:
+        with suppress(OSError):
+            while not over.wait(pause):
+                client.sendall(data)
+
+    threading.Thread(target=send, args=(pings, b"\0\0\x08\6\0\0\0\0\0" + bytes(8), 0.1), daemon=True).start()
+    # All buffers on its way are full, and it reads nothing.
+    threading.Thread(target=send, args=(takes, body(60_000), 0.0), daemon=True).start()
+    try:
+        assert is_closed(hangs, 10)
+        assert wait_until(lambda: time.monotonic() - moved(opened, takes) > 2.0, 10)
+        assert not is_closed(pings, 0.2)
+        assert name_of(takes) in opened._connections
+    finally:
+        over.set()
+        for each in (hangs, pings, takes):
+            each.close()
+
+
+def moved(opened: Gate, client: socket.socket) -> float:
+    """Return when the gate last moved a byte of a connection (time.monotonic(), s)."""
+    return opened._connections[name_of(client)].moved
+
+
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, expected in (
         (1024, 256),
@@ -373,7 +413,7 @@ def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
             received += len(client.recv(65536))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()  # with a reset
-    assert wait_until(lambda: len(opened._connections) == 1 and len(opened._tasks) == 3, 5)
+    assert wait_until(lambda: len(opened._connections) == 1 and len(opened._tasks) == 4, 5)
 
 
 @pytest.mark.parametrize(
