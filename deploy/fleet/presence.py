@@ -2,8 +2,8 @@
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
 always has a heartbeat under way (`deploy.fleet.connection`), whose answer the SuperLink delays for minutes
-(`held_requests.seconds`). Until then the node is online, and its state is not written. The heartbeat's request
-ends with the node's connection:
+(`held_requests.seconds`). Until then the node is online, and its state is not written. The request ends with
+the node's connection:
 
 - at once, if the SuperNode is killed;
 - after `sockets.GONE` seconds, if its cable is pulled: the kernel asks the other end whether it is there;

@@ -210,9 +210,9 @@ class Gate:
         if now - self._failed >= TOLD:
             self._failed = now
             getLogger("flwr").warning("A connection could not be accepted: %s", error)
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            if oldest := next((each for each in self._groups.get(None, ()) if not each.closing), None):
-                self._close(oldest, "no more files can be opened")
+        oldest = next((each for each in self._groups.get(None, ()) if not each.closing), None)
+        if oldest is not None and error.errno in (errno.EMFILE, errno.ENFILE):
+            self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
         """Close a stranger's connection if there are too many. `newest` is the address of the newest peer."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flwr.app import MetricRecord
-from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import deliveries

@@ -18,7 +18,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, Pul
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 
-from deploy.fleet import front_door, presence, wire
+from deploy.fleet import front_door, wire
 from deploy.fleet.errors import RequestRefused
 from deploy.fleet.gate import connection_gate
 from deploy.fleet.threads import Threads
