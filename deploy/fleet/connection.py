@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging import getLogger
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,6 +46,7 @@ HIDDEN = "Internal server error."
 # Texts in the details if the server does not speak HTTP/2, or not TLS, or HTTP/2 without gRPC.
 FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER", "http2 header")
 ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
+SIGNED = 10.0  # s for which requests have the same time stamp and signature, which the server checks once
 GOODBYE = 5.0  # s in which a SuperNode that ends signs off
 ENDING = 10.0  # s that a SuperNode takes to end after a request was refused
 
@@ -111,20 +113,26 @@ class Requests:
         self._now = importlib.import_module(_DATE).now
         self.not_running = importlib.import_module(_RUN).RunNotRunningException
         self._methods = wire.calls(channel)
+        # When the last headers were signed (time.time(), s), and the headers
+        self._signed: tuple[float, tuple[tuple[str, Any], ...]] = -inf, ()
         self._ends = threading.Lock()  # taken when the process has been told to end
 
     def once(
         self, name: str, request: Any, timeout: float | None = None, more: Sequence[tuple[str, str]] = ()
     ) -> Any:
         """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers."""
-        time_stamp = self._now().isoformat()
-        headers = (
-            (wire.PUBLIC_KEY, self._public),
-            (wire.TIME_STAMP, time_stamp),
-            (wire.SIGNATURE, self._sign(self._private, time_stamp.encode("ascii"))),
-            *more,
-        )
+        headers = (*self._signature(), *more)
         return self._methods[name](request, timeout=timeout, metadata=headers)
+
+    def _signature(self) -> tuple[tuple[str, Any], ...]:
+        now = time.time()  # no monotonic clock, because those stand still while the device sleeps
+        signed, headers = self._signed
+        if not 0 <= now - signed < SIGNED:
+            stamp = self._now().isoformat()
+            signature = self._sign(self._private, stamp.encode("ascii"))
+            headers = (wire.PUBLIC_KEY, self._public), (wire.TIME_STAMP, stamp), (wire.SIGNATURE, signature)
+            self._signed = now, headers
+        return headers
 
     def send(self, name: str, request: Any, more: Sequence[tuple[str, str]] = ()) -> Any:
         """Send a request, and repeat it while it may succeed. ``more`` holds further headers."""
