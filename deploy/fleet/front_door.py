@@ -54,7 +54,7 @@ WAITING_CALLS = 800
 # `SLOWEST` bytes of models per second. A body is at most one chunk of an array, and an answer is small.
 WAITING_SECONDS = 120.0
 SLOWEST = 8192  # bytes per second
-CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
+CALL_SECONDS = 900.0  # s after which a request is cancelled if the node has not received the answer
 INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOLD = 60.0  # the most s that a SuperNode's request is held
 # The same for a SuperNode that sends `wire.LONG`. The number is drawn at random, so that thousands of nodes
 # that came online together do not go on asking together. `front_door.CALL_SECONDS` is longer.
-SHORTEST_LONG, LONGEST_LONG = 300.0, 590.0
+SHORTEST_LONG, LONGEST_LONG = 450.0, 880.0
 MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remembered

@@ -11,7 +11,7 @@ the node's connection:
   open: the gate misses the SuperNode's pings.
 
 A stream for each device instead would take as much memory (20 kB, as a held request) and as little CPU while
-nothing happens; it would only save the renewals, some 45 requests a second for 10,000 devices, and devices of
+nothing happens; it would only save the renewals, some 30 requests a second for 10,000 devices, and devices of
 before do not know it.
 
 Unless the node returns within `AWAY` seconds, the SuperLink marks it as offline, and a ServerApp that waits

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 # The connections that the gate (`gate.connection_gate`) forwards, by the name of the peer; see `sender`
 forwarded: dict[str, socket.socket] = {}
 
-PING = 40.0  # s without a byte from the server, after which a SuperNode sends one of gRPC's keepalive pings
-SILENCE = 60.0  # s without a byte in either direction, after which the gate ends a node's connection
+PING = 45.0  # s without a byte from the server, after which a SuperNode sends one of gRPC's keepalive pings
+SILENCE = 65.0  # s without a byte in either direction, after which the gate ends a node's connection
 # The kernel asks a peer that has sent nothing for `IDLE` seconds whether it is there, at most `TRIES` times,
 # every `AGAIN` seconds. Without an answer, or while what was sent is not acknowledged, it ends the connection
 # after `GONE` seconds.
