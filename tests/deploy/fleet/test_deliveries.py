@@ -162,6 +162,7 @@ def state(
 
     duties, path = Duties(), str(tmp_path / "state.db")
     duties.unconfirmed = unconfirmed
+    duties.presence = SimpleNamespace(returns=lambda node: True)  # type: ignore[assignment]
     objects = CohortObjectStore(path)
     objects.initialize()
     state = State(path, NoOpFederationManager(), objects, duties)

@@ -1,5 +1,6 @@
 """A real SuperLink and a node whose held heartbeat alone says that it is there."""
 
+import signal
 import sqlite3
 import sys
 import time
@@ -70,6 +71,6 @@ def test_a_node_that_does_not_come_back_after_the_superlinks_end_is_offline_soon
         superlink.restart()
         superlink.state.get_node_info()  # the state looks which nodes are due
     else:
-        superlink.process.signal_group(15)
+        superlink.process.signal_group(signal.SIGTERM)
         assert wait_until(lambda: superlink.process.returncode is not None, 20)
     assert online_for(superlink) <= presence.RETURN + presence.RETURN_EACH
