@@ -39,9 +39,9 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.fleet import wire
 from deploy.fleet.connection import OPTIONS
+from deploy.fleet.held_requests import LONGEST_LONG
 from deploy.fleet.joined_objects import MOST, SEPARATOR, split
 from deploy.fleet.node import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
-from deploy.fleet.presence import HELD, HOLD
 from deploy.fleet.transfers import FIRST_RETRY, LONGEST_RETRY, joined
 from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
@@ -175,14 +175,16 @@ class Device:
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL)
         while True:
             began = time.monotonic()
-            await self._ask(calls["SendNodeHeartbeat"], request, timeout=HOLD + 10.0, extra=(HELD,))
+            extra = wire.HELD, wire.LONG
+            await self._ask(calls["SendNodeHeartbeat"], request, timeout=LONGEST_LONG + 10.0, extra=extra)
             if time.monotonic() - began < LOOK:  # the heartbeat was not held
                 await asyncio.sleep(0.8 * INTERVAL)
 
     async def _serve(self, calls: Calls) -> None:
         while True:
             began = time.monotonic()
-            response = await self._ask(calls["PullMessages"], PullMessagesRequest(node=self._node))
+            pull = PullMessagesRequest(node=self._node)
+            response = await self._ask(calls["PullMessages"], pull, extra=(wire.LONG,))
             ended = time.monotonic()
             if response.messages_list:
                 self._last_message = ended

@@ -23,7 +23,7 @@ COSTS = {
     "UnregisterNode": 100,
     "GetFab": 20,  # once in a run
     "GetRun": 10,
-    "SendNodeHeartbeat": 8,  # a SuperNode sends one in 20 s, and one in a second after an error
+    "SendNodeHeartbeat": 8,  # a SuperNode sends one in minutes, and one in a second after an error
     "PushMessages": 4,
     "PullMessages": 2,
 }

@@ -11,13 +11,16 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging import getLogger
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
 from deploy.fleet import wire
-from deploy.fleet.presence import HELD, HOLD, PATIENT, PING
+from deploy.fleet.held_requests import LONGEST_LONG
+from deploy.fleet.presence import HOLD, PATIENT
+from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 
@@ -30,6 +33,7 @@ OPTIONS = {
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
     "grpc.keepalive_time_ms": int(PING * 1000),
+    "grpc.http2.max_pings_without_data": 0,  # no limit; gRPC's default is two
     "grpc.initial_reconnect_backoff_ms": 500,
     "grpc.max_reconnect_backoff_ms": int(LONGEST_RETRY * 1000),  # gRPC's default is 2 min
     "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take
@@ -42,6 +46,7 @@ HIDDEN = "Internal server error."
 # Texts in the details if the server does not speak HTTP/2, or not TLS, or HTTP/2 without gRPC.
 FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER", "http2 header")
 ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
+SIGNED = 10.0  # s for which requests have the same time stamp and signature, which the server checks once
 GOODBYE = 5.0  # s in which a SuperNode that ends signs off
 ENDING = 10.0  # s that a SuperNode takes to end after a request was refused
 
@@ -108,28 +113,34 @@ class Requests:
         self._now = importlib.import_module(_DATE).now
         self.not_running = importlib.import_module(_RUN).RunNotRunningException
         self._methods = wire.calls(channel)
+        # When the last headers were signed (time.time(), s), and the headers
+        self._signed: tuple[float, tuple[tuple[str, Any], ...]] = -inf, ()
         self._ends = threading.Lock()  # taken when the process has been told to end
 
     def once(
         self, name: str, request: Any, timeout: float | None = None, more: Sequence[tuple[str, str]] = ()
     ) -> Any:
         """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers."""
-        time_stamp = self._now().isoformat()
-        headers = (
-            (wire.PUBLIC_KEY, self._public),
-            (wire.TIME_STAMP, time_stamp),
-            (wire.SIGNATURE, self._sign(self._private, time_stamp.encode("ascii"))),
-            *more,
-        )
+        headers = (*self._signature(), *more)
         return self._methods[name](request, timeout=timeout, metadata=headers)
 
-    def send(self, name: str, request: Any) -> Any:
-        """Send a request, and repeat it while it may succeed."""
+    def _signature(self) -> tuple[tuple[str, Any], ...]:
+        now = time.time()  # no monotonic clock, because those stand still while the device sleeps
+        signed, headers = self._signed
+        if not 0 <= now - signed < SIGNED:
+            stamp = self._now().isoformat()
+            signature = self._sign(self._private, stamp.encode("ascii"))
+            headers = (wire.PUBLIC_KEY, self._public), (wire.TIME_STAMP, stamp), (wire.SIGNATURE, signature)
+            self._signed = now, headers
+        return headers
+
+    def send(self, name: str, request: Any, more: Sequence[tuple[str, str]] = ()) -> Any:
+        """Send a request, and repeat it while it may succeed. ``more`` holds further headers."""
         began, tries, pause, failing = time.monotonic(), 0, FIRST_RETRY, None
         while True:
             tries += 1
             try:
-                answer = self.once(name, request)
+                answer = self.once(name, request, more=more)
             except grpc.RpcError as error:
                 now, details = time.monotonic(), error.details() or ""
                 failing = (failing or now) if HIDDEN in details else None
@@ -190,9 +201,8 @@ class Requests:
 class Heartbeats:
     """Keeps a heartbeat under way in a thread of its own.
 
-    The SuperLink holds each heartbeat for `HOLD` seconds, except the first of a connection: otherwise a
-    SuperNode would say for `HOLD` seconds that the connection is lost, while the SuperLink lists the node as
-    online.
+    The SuperLink holds each heartbeat for minutes, except the first after a lost connection: otherwise a
+    SuperNode would say for minutes that the connection is lost, while the SuperLink lists the node as online.
 
     Parameters
     ----------
@@ -241,9 +251,10 @@ class Heartbeats:
 
     def _beat(self, *, held: bool) -> None:
         try:
-            answer = self._requests.once(
-                "SendNodeHeartbeat", self._request, HOLD + ANSWERED_IN, (HELD,) if held else ()
-            )
+            if held:
+                keep_all_alive()
+            seconds, more = (LONGEST_LONG, (wire.HELD, wire.LONG)) if held else (HOLD, ())
+            answer = self._requests.once("SendNodeHeartbeat", self._request, seconds + ANSWERED_IN, more)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", error.details())
@@ -271,7 +282,8 @@ class Connection:
 
     def receive(self) -> tuple[Any, Any] | None:
         """Return the next message, without its content, and its tree of objects; None if there is none."""
-        answer = self._requests.ask("PullMessages", node=self._node)
+        request = wire.METHODS["PullMessages"].request(node=self._node)
+        answer = self._requests.send("PullMessages", request, (wire.LONG,))
         if not answer.messages_list:
             return None
         return self._serde.message_from_proto(answer.messages_list[0]), answer.message_object_trees[0]

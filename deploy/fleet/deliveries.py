@@ -40,6 +40,14 @@ _PUSHED = (
     "SELECT root_object_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
     "WHERE root_object_id IN (SELECT value FROM json_each(?)) AND pending_count > 0 AND expires_at > ?"
 )
+_HALF_PUSHED = (
+    "SELECT session_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
+    "JOIN message_res ON message_id = root_object_id WHERE src_node_id = ? AND pending_count > 0"
+)
+_UNANSWERED = (
+    "SELECT message_id FROM message_ins WHERE dst_node_id = ? AND delivered_at != '' AND message_id != ? "
+    "AND message_id NOT IN (SELECT reply_to_message_id FROM message_res)"
+)
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
@@ -157,24 +165,8 @@ def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
     kept : str or None
         The id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
     """
-    sql = importlib.import_module("sqlalchemy")
-    messages = importlib.import_module(_MESSAGES)
-    message, reply = messages.MessageIns, messages.MessageRes
-    sessions = importlib.import_module(_SESSIONS)
-    session, root = sessions.ObjectPushSession, sessions.ObjectPushSessionRoot
+    execute = executor(database)
     node = importlib.import_module(_UTILS).uint64_to_int64(node_id)
-    incomplete = (
-        sql.select(root.session_id)
-        .join(session, session.session_id == root.session_id)
-        .join(reply, reply.message_id == root.root_object_id)
-        .where(reply.src_node_id == node, session.pending_count > 0)
-    )
-    for session_id in database.scalars(incomplete).all():
+    for (session_id,) in execute(_HALF_PUSHED, (node,)).all():
         state._cleanup_push_session(session_id, cleanup_messages=True)
-    lost = sql.select(message.message_id).where(
-        message.dst_node_id == node,
-        message.delivered_at != "",
-        message.message_id != (kept or ""),
-        message.message_id.not_in(sql.select(reply.reply_to_message_id)),
-    )
-    state.delete_messages(set(database.scalars(lost)))
+    state.delete_messages({message for (message,) in execute(_UNANSWERED, (node, kept or "")).all()})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import random
 import threading
 import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet import wire
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
 HOLD = 60.0  # the most s that a SuperNode's request is held
+# The same for a SuperNode that sends `wire.LONG`. The number is drawn at random, so that thousands of nodes
+# that came online together do not go on asking together. `front_door.CALL_SECONDS` is longer.
+SHORTEST_LONG, LONGEST_LONG = 450.0, 880.0
 MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remembered
@@ -29,6 +34,12 @@ USED = (
     f"{_FLEET_MESSAGES}:PullMessagesResponse",
     f"{_APP_MESSAGES}:PullAppMessagesResponse",
 )
+
+
+def seconds(context: Any, otherwise: float) -> float:
+    """Return for how long a request is held: some minutes if it asks for it, `otherwise` if it does not."""
+    is_long = wire.LONG in map(tuple, context.invocation_metadata())
+    return random.uniform(SHORTEST_LONG, LONGEST_LONG) if is_long else otherwise
 
 
 class HeldRequests:
@@ -95,14 +106,14 @@ class HeldRequests:
         node : int
             The SuperNode.
         context : grpc.ServicerContext
-            Tells when the SuperNode hangs up.
+            Tells when the SuperNode hangs up, and whether the request may be held for minutes.
         pull : Callable[[], PullMessagesResponse]
             Looks for the SuperNode's next message.
         """
         request = _Request(wanted=1)
         if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
             request.end()
-        receiver, end = ("node", node), time.monotonic() + HOLD
+        receiver, end = ("node", node), time.monotonic() + seconds(context, HOLD)
         nothing = importlib.import_module(_FLEET_MESSAGES).PullMessagesResponse
         seen = self._begin(request, receiver, frozenset())
 

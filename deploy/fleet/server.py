@@ -192,11 +192,7 @@ def _options(largest: int) -> list[tuple[str, int]]:
         # requests have 1 kB.
         ("grpc.max_metadata_size", 4096),
         ("grpc.absolute_max_metadata_size", 4096),
-        ("grpc.max_connection_idle_ms", 120_000),  # every node sends heartbeats more often
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_connection_idle_ms", 120_000),  # a node always has a request under way
         # Otherwise gRPC keeps the headers of a refused request for up to a second.
         ("grpc.http.tarpit", 0),
         *SERVER_OPTIONS.items(),

@@ -14,6 +14,7 @@ import grpc
 
 from deploy.fleet import joined_objects, wire
 from deploy.fleet.errors import RequestRefused
+from deploy.fleet.presence import FOREVER
 from deploy.flower.deferred_answers import after
 from deploy.flower.patches.shared import remembered
 
@@ -107,11 +108,16 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._flower.deactivate_node(request, self._states.state())
 
     def send_node_heartbeat(self, request: Any, node: int, context: Any) -> Any:
-        """Keep a node online. The answer is held as long as the node is connected."""
-        answer = self._flower.send_node_heartbeat(request, self._states.state())
-        if not answer.success:
-            return answer
-        return self._duties.presence.hold(answer, node, context, self._states.state)
+        """Keep a node online. If it asks for it, the answer is held as long as the node is connected."""
+        state, presence = self._states.state(), self._duties.presence
+        if wire.HELD in map(tuple, context.invocation_metadata()):
+            success = state.acknowledge_node_heartbeat(node, FOREVER)
+            answer = wire.METHODS["SendNodeHeartbeat"].response(success=success)
+            return presence.hold(answer, node, context) if success else answer
+        answer = self._flower.send_node_heartbeat(request, state)
+        if answer.success:
+            presence.heard(node, request.heartbeat_interval)
+        return answer
 
     def pull_messages(self, request: Any, node: int, context: Any) -> Any:
         """Deliver the node's last message again if the node has not confirmed it, else the next one."""

@@ -146,10 +146,9 @@ class CohortLinkState(TakesTurns, FewStatements):
 
         The messages that the node received before its restart and has not answered are given up.
         """
-        if self._duties.presence.returns(node_id, lambda: self):
-            self.deactivate_node(node_id)
+        returns = self._duties.presence.returns(node_id)
         with self.session() as session:
-            done = super().activate_node(node_id, heartbeat_interval)
+            done = self.come_online(node_id, heartbeat_interval, returns=returns)
             if done:
                 deliveries.give_up(self, session, node_id, self._duties.unconfirmed.of(node_id))
         return done

@@ -17,6 +17,9 @@ SERVICE = "flwr.proto.Fleet"
 # The headers of a request: the node's public key, when the request was signed (ISO 8601), and the signature
 # of this time.
 PUBLIC_KEY, TIME_STAMP, SIGNATURE = "flwr-public-key-bin", "flwr-timestamp", "flwr-signature-bin"
+# The first asks to hold a heartbeat; the second, to hold it, or a request for messages, for minutes
+# (`held_requests.seconds`). Devices with Flower 1.39 send the first only, and a stock SuperLink ignores both.
+HELD, LONG = ("cohort-held", "1"), ("cohort-held-long", "1")
 OLDEST, NEWEST = 305.0, -5.0  # s, the largest and the smallest age of a time stamp by the server's clock
 _MESSAGES = {
     "RegisterNode": "fleet_pb2:RegisterNodeFleet",

@@ -55,9 +55,9 @@ def start(cluster: LocalCluster, index: int) -> None:
 
 
 def seconds_until(condition: Callable[[], bool]) -> float:
-    """Return how long the condition took to hold, at most a minute."""
+    """Return how long the condition took to hold, at most 90 s."""
     began = time.monotonic()
-    wait_until(condition, 60)
+    wait_until(condition, 90)
     return time.monotonic() - began
 
 
@@ -106,7 +106,8 @@ def test_a_dead_and_a_hung_client_of_cohort_up_are_started_again(
             return len(nodes(cluster, 0)) > starts
 
         cluster.client_processes[0].signal_group(number)
-        assert seconds_until(back) < (10 if number == signal.SIGKILL else 30)
+        # The server notices that a client hangs when its pings are missing (`deploy.fleet.sockets.SILENCE`).
+        assert seconds_until(back) < (10 if number == signal.SIGKILL else 85)
         assert died.count("client-00") == 1  # client 1 has lost its proxy, and may be taken for hung
         assert seconds_until(lambda: is_online(cluster, 0)) < 5
 

@@ -125,10 +125,15 @@ def test_the_proxy_is_a_good_network_and_then_each_bad_one(network: tuple[Proxy,
         assert noted == [b"a"]
         proxy.heal()
         assert answer(client) == b"B"  # as after a cable was pulled: TCP sends it again
+        proxy.suffer(Trouble.STALE)
+        client.sendall(b"b")
+        assert answer(client, 0.1) is None
+        proxy.heal()
+        assert answer(client) == b"B"
         proxy.suffer(Trouble.HALF_OPEN)
         client.sendall(b"c")
         assert answer(client, 0.1) is None
-        assert noted == [b"a", b"b", b"c"]
+        assert noted == [b"a", b"b", b"b", b"c"]
         proxy.heal()
         assert answer(client) == b"C"
         proxy.suffer(Trouble.DELAY, 0.1)

@@ -1,13 +1,17 @@
 """A TCP proxy between a SuperNode and its SuperLink that can be a bad network."""
 
 import contextlib
+import ctypes
 import enum
 import socket
 import struct
+import sys
 import threading
 import time
 
 CHUNK = 65536  # bytes
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27  # SO_ATTACH_FILTER and SO_DETACH_FILTER of Linux
+_DROP = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a program for BPF: accept no byte
 
 
 class Trouble(enum.Enum):
@@ -16,8 +20,22 @@ class Trouble(enum.Enum):
     NONE = "none"
     REFUSE = "refuse"  # connections break, and new ones too
     SILENCE = "silence"  # a pulled cable: nothing arrives, in either direction, and nobody is told
+    STALE = "stale"  # another proxy on the way keeps the connections open, and forwards nothing
     HALF_OPEN = "half-open"  # what the SuperNode sends arrives; no answer comes back
     DELAY = "delay"  # each chunk comes late
+
+
+def unplug(connection: socket.socket) -> None:
+    """Let the kernel drop whatever arrives for a connection, so that it acknowledges nothing (Linux only)."""
+    if sys.platform == "linux":
+        program = struct.pack("HP", 1, ctypes.addressof(_DROP))
+        connection.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+
+
+def plug_in(connection: socket.socket) -> None:
+    """Undo `unplug`, if it was done."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
 
 
 class Proxy:
@@ -43,6 +61,9 @@ class Proxy:
         """Begin to be a bad network."""
         with self._changed:
             self._trouble, self._delay = trouble, delay
+            if trouble is Trouble.SILENCE:
+                for connection in [each for pair in self._pairs for each in pair]:
+                    unplug(connection)
             self._changed.notify_all()
         if trouble is Trouble.REFUSE:
             self.reset()
@@ -53,6 +74,8 @@ class Proxy:
             self.reset()
         with self._changed:
             self._trouble = Trouble.NONE
+            for connection in [each for pair in self._pairs for each in pair]:
+                plug_in(connection)
             self._changed.notify_all()
 
     def reset(self) -> None:
@@ -119,7 +142,7 @@ class Proxy:
                 delay = self._delay
             else:
                 delay = 0.0
-                stopped = {Trouble.SILENCE} if upwards else {Trouble.SILENCE, Trouble.HALF_OPEN}
+                stopped = {Trouble.SILENCE, Trouble.STALE} | (set() if upwards else {Trouble.HALF_OPEN})
                 self._changed.wait_for(lambda: self._closed or self._trouble not in stopped)
         time.sleep(delay)
         return not self._closed

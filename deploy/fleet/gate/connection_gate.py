@@ -24,6 +24,7 @@ import socket
 import ssl
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections import Counter
@@ -38,7 +39,7 @@ from deploy.fleet.gate import http_answer
 from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
-from deploy.fleet.sockets import forwarded
+from deploy.fleet.sockets import SILENCE, forwarded, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -91,7 +92,9 @@ class Gate:
         self._listening = _listen(address)
         self.port = self._listening[0].getsockname()[1]
         self.behind = f"unix:{self._folder}/fleet"
-        self._connections: dict[str, _Connection] = {}  # by the name of the peer, the oldest first
+        self._connections: dict[str, _Connection] = {}  # by the name of the peer
+        # The same by node, or None for those of strangers; of each, the oldest first
+        self._groups: dict[int | None, dict[_Connection, None]] = {}
         # The connections closed since the last line in the log, by address and reason.
         self._closed: Counter[tuple[str, str]] = Counter()
         self._told = self._failed = -TOLD
@@ -132,12 +135,22 @@ class Gate:
             self._loop.call_soon_threadsafe(self._refuse, connection)
 
     def _admit(self, connection: _Connection, node: int) -> None:
+        if connection not in self._groups.get(connection.node, ()):  # it has ended
+            return
+        self._ungroup(connection)
         connection.node = node
         connection.budget = self._budgets.setdefault(node, FrameBudget())
         connection.admitted.set()
-        same = [each for each in self._connections.values() if each.node == node]
-        for each in same[: max(0, len(same) - PER_NODE)]:
+        same = self._groups.setdefault(node, {})
+        same[connection] = None
+        for each in list(same)[: max(0, len(same) - PER_NODE)]:
             self._close(each, f"more than {PER_NODE} connections of a node")
+
+    def _ungroup(self, connection: _Connection) -> None:
+        group = self._groups[connection.node]
+        del group[connection]
+        if not group:
+            del self._groups[connection.node]
 
     def _refuse(self, connection: _Connection) -> None:
         connection.refusals += 1
@@ -162,6 +175,7 @@ class Gate:
     def _run(self) -> None:
         for each in self._listening:
             self._keep(self._accept(each))
+        self._keep(self._end_silent())
         self._loop.run_forever()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -180,12 +194,13 @@ class Gate:
                 continue
             kind, host = ("ipv6", f"[{address[0]}]") if ":" in address[0] else ("ipv4", address[0])
             peer = f"{kind}:{host}:{address[1]}"
-            connection = _Connection(origin(address[0]))
+            connection = _Connection(origin(address[0]), outside)
             connection.task = self._keep(self._serve(outside, peer, connection))
             connection.deadline = self._loop.call_later(FIRST_REQUEST, self._close_stranger, connection)
             if old := self._connections.pop(peer, None):  # the peer has reset it, and uses the port again
                 old.task.cancel()
-            self._connections[peer] = connection  # at the end, because it is the newest
+            self._connections[peer] = connection
+            self._groups.setdefault(None, {})[connection] = None
             self._make_room(connection.address)
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
@@ -195,14 +210,13 @@ class Gate:
         if now - self._failed >= TOLD:
             self._failed = now
             getLogger("flwr").warning("A connection could not be accepted: %s", error)
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            strangers = (each for each in self._connections.values() if each.node is None)
-            if oldest := next((each for each in strangers if not each.closing), None):
-                self._close(oldest, "no more files can be opened")
+        oldest = next((each for each in self._groups.get(None, ()) if not each.closing), None)
+        if oldest is not None and error.errno in (errno.EMFILE, errno.ENFILE):
+            self._close(oldest, "no more files can be opened")
 
     def _make_room(self, newest: str) -> None:
         """Close a stranger's connection if there are too many. `newest` is the address of the newest peer."""
-        strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
+        strangers = [each for each in self._groups.get(None, ()) if not each.closing]
         of_address = Counter(each.address for each in strangers)
         of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
         if of_address[newest] > of_one:
@@ -217,11 +231,25 @@ class Gate:
         if connection.node is None and not connection.task.done():
             self._close(connection, f"no request with a registered key within {FIRST_REQUEST:g} s")
 
+    async def _end_silent(self) -> None:
+        """End the connections that move no byte, although each peer sends pings.
+
+        A peer that takes a model slowly sends none. But then the kernel waits until the peer acknowledges
+        bytes, and ends the connection itself if the peer does not (`sockets.keep_alive`).
+        """
+        while True:
+            await asyncio.sleep(SILENCE / 10)
+            last = time.monotonic() - SILENCE
+            for each in [each for each in self._connections.values() if each.moved < last]:
+                if not _unacknowledged(each.raw):
+                    self._close(each, f"not a byte in {SILENCE:g} s")
+
     async def _serve(self, raw: socket.socket, peer: str, connection: _Connection) -> None:
         """Forward a connection in both directions until one side ends it, and close it."""
         try:
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(raw)
             forwarded[peer] = raw
             outside = TlsPeer(self._tls, raw, self._loop)
             try:
@@ -247,6 +275,7 @@ class Gate:
                 del forwarded[peer]
             raw.close()
             connection.deadline.cancel()
+            self._ungroup(connection)
             if self._connections.get(peer) is connection:
                 del self._connections[peer]
 
@@ -266,6 +295,7 @@ class Gate:
             received = of_models = 0
             # A stranger's data is read in small pieces, so each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
+                connection.moved = time.monotonic()
                 received += len(data)
                 data = check.allowed(data)
                 while (count := frames.passing(data, connection.budget)) < len(data):
@@ -289,6 +319,7 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := await self._loop.sock_recv(inside, ANSWER):
                 await outside.send(data)
+                connection.moved = time.monotonic()
                 await asyncio.sleep(0)
         connection.task.cancel()
 
@@ -300,13 +331,16 @@ class _Connection:
     ----------
     address : str
         The address of the peer, as `origin` returns it.
+    raw : socket.socket
+        The connection's socket.
     """
 
     task: asyncio.Task[None]
     deadline: asyncio.TimerHandle  # closes the connection if it is still a stranger's
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, raw: socket.socket) -> None:
+        self.address, self.raw = address, raw
+        self.moved = time.monotonic()  # when it last moved a byte, s
         self.node: int | None = None  # the node whose key the last request had; None for a stranger
         self.budget = FrameBudget()  # of this connection alone, until a node is known
         self.admitted = asyncio.Event()
@@ -317,6 +351,14 @@ class _Connection:
     def peer(self) -> str:
         """The peer's name in the log."""
         return self.address if self.node is None else f"Node {self.node}"
+
+
+def _unacknowledged(connection: socket.socket) -> bool:
+    """Return whether the kernel waits until the peer acknowledges bytes; False where it does not tell."""
+    count = bytearray(4)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(connection, termios.TIOCOUTQ, count)
+    return any(count)
 
 
 def most_strangers() -> int:

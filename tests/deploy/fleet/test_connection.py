@@ -13,7 +13,6 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet import connection, wire
-from deploy.fleet.presence import HELD
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -58,7 +57,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(
+        connection, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)
+    )
     return clock
 
 
@@ -75,7 +76,7 @@ def test_a_request_is_signed_and_repeated_until_the_superlink_is_back(clock: Any
     assert pull(connection.Requests(channel, generate_key_pairs())) == "answer"
     names = [name for name, _ in channel.headers[-1]]
     assert names == [wire.PUBLIC_KEY, wire.TIME_STAMP, wire.SIGNATURE]
-    assert channel.headers[0] != channel.headers[-1]  # each attempt has a time stamp of its own
+    assert channel.headers[0] == channel.headers[1] != channel.headers[-1]  # a new time stamp in time
     assert clock.now - 1000 < 50 * 1.2 * connection.LONGEST_RETRY
 
 
@@ -132,7 +133,8 @@ def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock: 
 
     beats._over = SimpleNamespace(wait=wait, is_set=lambda: len(channel.headers) == len(answers))  # type: ignore[assignment]
     beats._run()
-    assert [HELD in each for each in channel.headers] == [True, True, False, False, True]
+    assert [wire.HELD in each for each in channel.headers] == [True, True, False, False, True]
+    assert [wire.LONG in each for each in channel.headers] == [True, True, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flwr.app import MetricRecord
-from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import deliveries
@@ -115,7 +114,7 @@ def state(
 
     monkeypatch.setattr(FewStatements, "get_message_res", get_message_res)
     monkeypatch.setattr(FewStatements, "store_object", fail_at_first)
-    monkeypatch.setattr(SqlLinkState, "activate_node", lambda this, node_id, heartbeat: node_id != BANNED)
+    monkeypatch.setattr(FewStatements, "come_online", lambda this, node_id, *_, **__: node_id != BANNED)
 
     class State(CohortLinkState):
         failures = 0
@@ -163,6 +162,7 @@ def state(
 
     duties, path = Duties(), str(tmp_path / "state.db")
     duties.unconfirmed = unconfirmed
+    duties.presence = SimpleNamespace(returns=lambda node: True)  # type: ignore[assignment]
     objects = CohortObjectStore(path)
     objects.initialize()
     state = State(path, NoOpFederationManager(), objects, duties)

@@ -18,7 +18,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, Pul
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
 
-from deploy.fleet import front_door, presence, wire
+from deploy.fleet import front_door, wire
 from deploy.fleet.errors import RequestRefused
 from deploy.fleet.gate import connection_gate
 from deploy.fleet.threads import Threads
@@ -151,7 +151,7 @@ def test_answered_requests_of_a_connection_do_not_count_as_under_way(
     request = kind(node=attacker.id, **options)
     ask = attacker.connect()[method]
     # A node's next request ends the last one, which was held. gRPC allows 16 requests under way.
-    metadata = [*attacker.metadata, presence.HELD]
+    metadata = [*attacker.metadata, wire.HELD]
     answers: list[Any] = []
     for _ in range(60):
         answers.append(ask.future(request, metadata=metadata, timeout=60))

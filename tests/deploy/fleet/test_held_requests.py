@@ -60,6 +60,9 @@ class Call:
         self.over = callback
         return self.active
 
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return []
+
 
 class Asking(threading.Thread):
     """A node that requests messages."""

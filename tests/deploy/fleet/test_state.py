@@ -45,7 +45,7 @@ class Called(Duties):
         self.past: Any = SimpleNamespace(
             message_comes=lambda _, of: self.calls.append(("past", of.message_id))
         )
-        self.presence: Any = SimpleNamespace(returns=lambda node, _: note("returns", returns=True)(node))
+        self.presence: Any = SimpleNamespace(returns=note("returns", returns=True))
         self.unconfirmed: Any = SimpleNamespace(of=note("unconfirmed"))
         self.note = note
 
@@ -104,14 +104,18 @@ def test_an_object_without_a_session_or_for_another_run_goes_to_flowers_method(
     assert duties.calls == [("held", "", record.object_id)]
 
 
-def test_a_node_that_returns_is_offline_before_it_is_activated(
-    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_is_online_is_activated_only_if_it_returns(
+    cohort: CohortLinkState, duties: Called
 ) -> None:
-    for name in ("deactivate_node", "activate_node"):
-        stub(monkeypatch, SqlLinkState, name, duties, returns=True)
-    assert cohort.activate_node(NODE, 30.0)
-    steps = [("returns", NODE), ("deactivate_node",), ("activate_node",), ("unconfirmed", NODE)]
-    assert duties.calls == steps
+    node = cohort.create_node("aid", "name", b"key", 0.0)
+    steps = [("returns", node), ("unconfirmed", node)]
+    for _ in range(2):
+        assert cohort.activate_node(node, 30.0)
+        assert duties.calls == steps
+        duties.calls.clear()
+    duties.presence.returns = duties.note("returns")  # it is connected
+    assert not cohort.activate_node(node, 30.0)
+    assert duties.calls == steps[:1]
 
 
 def test_a_state_cleans_up_once_a_second(

@@ -7,6 +7,7 @@ import resource
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -326,6 +327,45 @@ def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
         each.close()
 
 
+@pytest.mark.network
+def test_a_connection_that_moves_no_byte_is_closed(
+    make: Callable[..., Gate],
+    authority: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """A node that hangs, or whose proxy keeps the connection open, sends no pings."""
+    monkeypatch.setattr(connection_gate, "SILENCE", 1.0)
+    opened, _ = request.getfixturevalue("echo")
+    hangs, pings = (connect(opened.port, authority) for _ in range(2))
+    with hangs, pings:
+        for number, each in enumerate((hangs, pings)):
+            each.sendall(BEFORE + CONFIRMED)
+            opened.admitted(name_of(each), number)
+
+        def pinged_and_closed() -> bool:
+            pings.sendall(b"\0\0\x08\6\0\0\0\0\0" + bytes(8))
+            return is_closed(hangs, 0.1)
+
+        assert wait_until(pinged_and_closed, 20)
+        assert not is_closed(pings, 0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener, socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        peer.connect(listener.getsockname())
+        with listener.accept()[0] as raw:
+            assert not connection_gate._unacknowledged(raw)
+            raw.setblocking(False)
+            sent = raw.send(bytes(1_000_000))
+            assert connection_gate._unacknowledged(raw)
+            while sent:
+                sent -= len(peer.recv(sent))
+            assert wait_until(lambda: not connection_gate._unacknowledged(raw), 10)
+
+
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, expected in (
         (1024, 256),
@@ -373,7 +413,7 @@ def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
             received += len(client.recv(65536))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()  # with a reset
-    assert wait_until(lambda: len(opened._connections) == 1 and len(opened._tasks) == 3, 5)
+    assert wait_until(lambda: len(opened._connections) == 1 and len(opened._tasks) == 4, 5)
 
 
 @pytest.mark.parametrize(

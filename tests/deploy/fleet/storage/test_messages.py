@@ -220,6 +220,28 @@ def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states: list[SqlLi
     assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
+@pytest.mark.parametrize("returns", [False, True])
+def test_nodes_come_online_as_in_flower(states: list[SqlLinkState], returns: bool) -> None:
+    results: list[Any] = []
+    for state in states:
+        found: list[Any] = []
+        state.query("UPDATE node SET online_until = 1 WHERE node_id = :node", {"node": NODES[1]})  # expired
+        for node in (*NODES, STRANGER):
+            if isinstance(state, FewStatements):
+                found.append(state.come_online(node, 30.0, returns=returns))
+            else:
+                if returns:
+                    state.deactivate_node(node)
+                found.append(state.activate_node(node, 30.0))
+        for row in state.query("SELECT * FROM node ORDER BY node_id"):
+            soon = abs(row["online_until"] - time.time() - 30.0 * HEARTBEAT_PATIENCE) < 60
+            found.append((row["node_id"], row["status"], row["heartbeat_interval"], soon))
+            found.append(row["last_deactivated_at"] is None)
+        results.append(found)
+    assert results[0] == results[1]
+    assert results[0][:4] == [returns, True, True, False]
+
+
 def test_push_sessions_are_kept_as_in_flower(states: list[SqlLinkState]) -> None:
     tree = ObjectTree(object_id=f"{1:064x}", children=[ObjectTree(object_id=f"{2:064x}")])
     results: list[Any] = []

@@ -1,0 +1,101 @@
+"""The front door checks each signature once, and the time of each request."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.supercore import date
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+
+from deploy.fleet import front_door, wire
+from deploy.fleet.errors import RequestRefused
+
+PULL = wire.METHODS["PullMessages"]
+
+
+class Door:
+    """A front door that knows two nodes, and their signed headers."""
+
+    def __init__(self) -> None:
+        self.keys = {node: generate_key_pairs() for node in (1, 2)}
+        self.now = date.now()
+        public = {public_key_to_bytes(key): node for node, (_, key) in self.keys.items()}
+        state = SimpleNamespace(get_node_id_by_public_key=public.get)
+        factory = SimpleNamespace(state=lambda: state)
+        gate: Any = SimpleNamespace(node=lambda peer: None, admitted=lambda peer, node: None)
+        unused: Any = None
+        self._door = front_door.FrontDoor(factory, gate, 1, unused, unused)
+
+    def headers(self, node: int) -> dict[str, Any]:
+        stamp = self.now.isoformat()
+        private, public = self.keys[node]
+        signature = sign_message(private, stamp.encode())
+        return dict(
+            zip(
+                (wire.PUBLIC_KEY, wire.TIME_STAMP, wire.SIGNATURE),
+                (public_key_to_bytes(public), stamp, signature),
+                strict=True,
+            )
+        )
+
+    def node(self, headers: dict[str, Any]) -> int:
+        """Return the node that is admitted with these headers."""
+        call = SimpleNamespace(invocation_metadata=headers.items())
+        return self._door._authenticate(call, PULL, "peer")[1]
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    made = Door()
+    monkeypatch.setattr(date, "now", lambda: made.now)
+    return made
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the time stamps whose signatures have been checked."""
+    stamps: list[str] = []
+    check = front_door._check_signature
+
+    def noting(key: bytes, signature: bytes, time_stamp: str) -> None:
+        stamps.append(time_stamp)
+        check(key, signature, time_stamp)
+
+    monkeypatch.setattr(front_door, "_check_signature", noting)
+    return stamps
+
+
+def test_a_signature_that_is_sent_again_is_checked_once(door: Door, checked: list[str]) -> None:
+    first, other = door.headers(1), door.headers(2)
+    for _ in range(3):
+        assert door.node(first) == 1
+        assert door.node(other) == 2
+    assert len(checked) == 2
+    door.now += timedelta(seconds=1)
+    assert door.node(door.headers(1)) == 1
+    assert len(checked) == 3
+
+
+def test_what_was_signed_once_admits_nothing_else(door: Door) -> None:
+    first, other = door.headers(1), door.headers(2)
+    assert door.node(first) == 1
+    assert door.node(other) == 2
+    later = (door.now + timedelta(seconds=1)).isoformat()
+    for wrong in (
+        first | {wire.SIGNATURE: other[wire.SIGNATURE]},
+        first | {wire.TIME_STAMP: later},
+        first | {wire.PUBLIC_KEY: other[wire.PUBLIC_KEY]},
+    ):
+        with pytest.raises(RequestRefused, match="Invalid signature"):
+            door.node(wrong)
+    assert door.node(first) == 1
+
+
+@pytest.mark.parametrize("seconds", [wire.OLDEST + 1, wire.NEWEST - 1])
+def test_a_signature_that_was_checked_is_refused_when_its_time_is_wrong(door: Door, seconds: float) -> None:
+    first = door.headers(1)
+    assert door.node(first) == 1
+    door.now += timedelta(seconds=seconds)
+    with pytest.raises(RequestRefused, match="Invalid timestamp"):
+        door.node(first)
