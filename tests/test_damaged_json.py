@@ -8,7 +8,7 @@ import pytest
 
 from deploy.device.device_folder import Device
 from deploy.device.invitation import Invitation
-from deploy.fleet.bundles import trusted_bundle
+from deploy.fleet.supernode.bundles import trusted_bundle
 from deploy.flower.registered_clients import Registry
 from deploy.hosting.server import Server, ServerError
 from deploy.json_text import parse_json

@@ -38,11 +38,11 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.fleet import wire
-from deploy.fleet.connection import OPTIONS
-from deploy.fleet.held_requests import LONGEST_LONG
-from deploy.fleet.joined_objects import MOST, SEPARATOR, split
-from deploy.fleet.node import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
-from deploy.fleet.transfers import FIRST_RETRY, LONGEST_RETRY, joined
+from deploy.fleet.duties.held_requests import LONGEST_LONG
+from deploy.fleet.duties.joined_objects import MOST, SEPARATOR, split
+from deploy.fleet.supernode.connection import OPTIONS
+from deploy.fleet.supernode.node import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
+from deploy.fleet.supernode.transfers import FIRST_RETRY, LONGEST_RETRY, joined
 from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report

@@ -16,7 +16,7 @@ from deploy.flower.commands import NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
-    from deploy.fleet.duties import Duties
+    from deploy.fleet.duties.duties import Duties
 
 MISSED_HEARTBEATS = 4
 """A ServerApp counts as dead after this many times 30 s without a heartbeat. Stock Flower has 2 times 30 s.

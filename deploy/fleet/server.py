@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import deliveries, enrolment, factories, front_door, held_requests, presence, service, wire
+from deploy.fleet import factories, front_door, service, wire
 from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.duties import duties
+from deploy.fleet.duties import deliveries, enrolment, held_requests, presence
+from deploy.fleet.duties.duties import duties
+from deploy.fleet.duties.presence import SERVER_OPTIONS
 from deploy.fleet.front_door import BUSY, CALLS_PER_NODE, SMALL_BODY, SPARE, FrontDoor
 from deploy.fleet.gate.connection_gate import Gate
-from deploy.fleet.presence import SERVER_OPTIONS
 from deploy.fleet.service import FleetService
 from deploy.fleet.threads import Threads
 from deploy.flower.commands import NO_START

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import joined_objects, wire
+from deploy.fleet import wire
+from deploy.fleet.duties import joined_objects
+from deploy.fleet.duties.presence import FOREVER
 from deploy.fleet.errors import RequestRefused
-from deploy.fleet.presence import FOREVER
 from deploy.flower.deferred_answers import after
 from deploy.flower.patches.shared import remembered
 
 if TYPE_CHECKING:
     from deploy.fleet.admission.reply_admission import ReplyAdmission
-    from deploy.fleet.duties import Duties
-    from deploy.fleet.enrolment import Enrolment
+    from deploy.fleet.duties.duties import Duties
+    from deploy.fleet.duties.enrolment import Enrolment
     from deploy.fleet.front_door import FrontDoor
 
 HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"

@@ -15,8 +15,8 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from deploy.fleet import deliveries
 from deploy.fleet.admission import object_trees
+from deploy.fleet.duties import deliveries
 from deploy.fleet.storage import past_rounds
 from deploy.fleet.storage.clock_jumps import ClockJumps
 from deploy.fleet.storage.messages import FewStatements
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flwr.proto.task_pb2 import Task
     from flwr.superlink.federation import FederationManager
 
-    from deploy.fleet.duties import Duties
+    from deploy.fleet.duties.duties import Duties
     from deploy.fleet.storage.objects import CohortObjectStore
 
 

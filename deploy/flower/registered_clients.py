@@ -1,7 +1,7 @@
 """A server's registered clients and invitations, each in a file. All programs of the server use these files.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
-before the invitation expires (`deploy.fleet.enrolment`). The server stores only a
+before the invitation expires (`deploy.fleet.duties.enrolment`). The server stores only a
 hash of the token.
 """
 

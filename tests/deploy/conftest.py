@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet import connection, node, state
+from deploy.fleet import state
 from deploy.fleet.storage import traffic
+from deploy.fleet.supernode import connection, node
 from deploy.flower.patches import retries, shared
 from tests.support.fleet import SuperLink
 

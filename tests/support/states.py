@@ -5,7 +5,7 @@ from pathlib import Path
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import factories
-from deploy.fleet.duties import Duties
+from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 
 

@@ -11,8 +11,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.admission import delivered_objects, object_trees
+from deploy.fleet.duties.joined_objects import SEPARATOR
 from deploy.fleet.errors import RequestRefused
-from deploy.fleet.joined_objects import SEPARATOR
 from deploy.flower.patches.guards.reply_size import (
     FACTOR,
     VARIABLE,

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from deploy.fleet import transfers
+from deploy.fleet.supernode import transfers
 from deploy.flower.patches import app_channel
 from deploy.flower.patches.shared import INFLATABLE, replace
 

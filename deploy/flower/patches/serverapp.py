@@ -7,7 +7,7 @@ import signal
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import transfers
+from deploy.fleet.supernode import transfers
 from deploy.flower.commands import STOP_RUN
 from deploy.flower.patches import app_channel, retries
 from deploy.flower.patches.apps import upload_progress

@@ -10,8 +10,9 @@ import threading
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import deliveries, factories, held_requests, joined_objects, presence
-from deploy.fleet.duties import duties
+from deploy.fleet import factories
+from deploy.fleet.duties import deliveries, held_requests, joined_objects, presence
+from deploy.fleet.duties.duties import duties
 from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches.app_starts import fork_apps
 from deploy.flower.patches.shared import like, replace, skip_unseen_lines

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy.fleet import connection, joined_objects, node
+from deploy.fleet.duties import joined_objects
+from deploy.fleet.supernode import connection, node
 from deploy.flower.commands import TRUST
 from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from deploy.fleet import sockets
-from deploy.fleet.connection import OPTIONS
+from deploy.fleet.supernode.connection import OPTIONS
 from deploy.processes.groups import wait_until
 
 from ...support.proxy import unplug

@@ -17,7 +17,7 @@ from flwr.superlink import main
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.fleet import factories, state
-from deploy.fleet.duties import Duties
+from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore

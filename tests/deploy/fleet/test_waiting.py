@@ -11,7 +11,8 @@ import grpc
 import pytest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 
-from deploy.fleet import presence, wire
+from deploy.fleet import wire
+from deploy.fleet.duties import presence
 from deploy.processes.groups import wait_until
 from tests.support.fleet import Node, SuperLink
 from tests.support.proxy import Proxy, Trouble

@@ -178,7 +178,7 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
 
 @pytest.mark.parametrize("to", ["train", STATUS])
 def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to: str) -> None:
-    """The SuperLink holds a look for up to a second (`deploy.fleet.held_requests`)."""
+    """The SuperLink holds a look for up to a second (`deploy.fleet.duties.held_requests`)."""
 
     def seconds(grid: InProcessGrid) -> float:
         pull = grid.pull_messages

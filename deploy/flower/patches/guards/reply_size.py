@@ -18,7 +18,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.fleet.admission.refusal_log import make_safe, printable
-from deploy.fleet.joined_objects import parts
+from deploy.fleet.duties.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 
 if TYPE_CHECKING:

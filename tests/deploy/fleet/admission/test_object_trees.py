@@ -32,7 +32,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from deploy.fleet import factories
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.duties import Duties
+from deploy.fleet.duties.duties import Duties
 from deploy.fleet.errors import RequestRefused
 from tests.support.fleet import random_bytes
 

@@ -61,7 +61,7 @@ def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(
 
     for _ in range(2 * LINES):
         say(1)
-        say(2, "/flwr/deploy/fleet/presence.py")
+        say(2, "/flwr/deploy/fleet/duties/presence.py")
     assert caplog.messages.count("no run 1") == LINES
     assert caplog.messages.count("no run 2") == 2 * LINES
     say(3)

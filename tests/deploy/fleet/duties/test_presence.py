@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet import held_requests, presence, sockets, wire
+from deploy.fleet import sockets, wire
+from deploy.fleet.duties import held_requests, presence
 from deploy.flower.deferred_answers import Later
 from deploy.processes.groups import wait_until
 

@@ -12,7 +12,8 @@ import pytest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supercore.run import RunNotRunningException
 
-from deploy.fleet import connection, wire
+from deploy.fleet import wire
+from deploy.fleet.supernode import connection
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet import held_requests
+from deploy.fleet.duties import held_requests
 from deploy.flower.deferred_answers import Later
 from deploy.processes.groups import wait_until
 

@@ -30,8 +30,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.run import Run, RunNotRunningException
 
-from deploy.fleet import held_requests, node, transfers
-from deploy.fleet.joined_objects import SEPARATOR, join, parts
+from deploy.fleet.duties import held_requests
+from deploy.fleet.duties.joined_objects import SEPARATOR, join, parts
+from deploy.fleet.supernode import node, transfers
 
 FILE = io.BytesIO()
 with zipfile.ZipFile(FILE, "w") as archive:

@@ -20,8 +20,8 @@ from flwr.supernode.servicer.runtime import runtime_handlers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.fleet import joined_objects
-from deploy.fleet.joined_objects import ENOUGH, MOST, join, split
+from deploy.fleet.duties import joined_objects
+from deploy.fleet.duties.joined_objects import ENOUGH, MOST, join, split
 from tests.support.fleet import App, SuperLink
 
 

@@ -2,7 +2,7 @@
 
 A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
 both programs more CPU time than a small object itself, because the request is signed and verified.
-`deploy.fleet.joined_objects` describes a joined request.
+`deploy.fleet.duties.joined_objects` describes a joined request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
+from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -27,14 +27,14 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import bundles, connection, transfers
+from deploy.fleet.supernode import bundles, connection, transfers
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from deploy.fleet.connection import Connection
+    from deploy.fleet.supernode.connection import Connection
 
 # If the SuperLink does not hold requests for messages (held_requests.HOLD), the SuperNode pauses between two
 # requests. The pause is PAUSE_SHARE of the time since the last message, but at least SHORTEST_IDLE and at

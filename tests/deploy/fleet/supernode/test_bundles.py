@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.fleet.bundles import BundleRefusedError, fetch
+from deploy.fleet.supernode.bundles import BundleRefusedError, fetch
 
 CONTENT = b"the app"
 HASH = hashlib.sha256(CONTENT).hexdigest()

@@ -17,15 +17,14 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.device.enrolment import enrol
-from deploy.fleet import enrolment
-from deploy.fleet.enrolment import AT_ONCE, MAX_REQUEST, METHOD, Enrolment
+from deploy.fleet.duties import enrolment
+from deploy.fleet.duties.enrolment import AT_ONCE, MAX_REQUEST, METHOD, Enrolment
 from deploy.flower.commands import INVITATION_HEADER
 from deploy.flower.registered_clients import DAY, RegistrationRefused, Registry
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
-
-from ...support.devices import public_key_of
-from ...support.processes import wait_for
+from tests.support.devices import public_key_of
+from tests.support.processes import wait_for
 
 
 def factories() -> tuple[Any, ...]:

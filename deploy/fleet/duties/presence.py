@@ -1,7 +1,7 @@
 """Marks a node as offline soon after its connection ends: the connection says that the node is there.
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
-always has a heartbeat under way (`deploy.fleet.connection`), whose answer the SuperLink delays for minutes
+always has a heartbeat under way (`supernode.connection`), whose answer the SuperLink delays for minutes
 (`held_requests.seconds`). Until then the node is online, and its state is not written. The request ends with
 the node's connection:
 
@@ -27,7 +27,7 @@ import time
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import held_requests
+from deploy.fleet.duties import held_requests
 from deploy.fleet.sockets import forwarded, sender
 from deploy.flower.deferred_answers import Later
 

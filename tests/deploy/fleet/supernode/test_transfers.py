@@ -13,9 +13,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.run import RunNotRunningException
 
-from deploy.fleet import transfers
-from deploy.fleet.joined_objects import ENOUGH, MOST, SEPARATOR, join
-from tests.deploy.fleet.test_joined_objects import Joining, Servicer
+from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join
+from deploy.fleet.supernode import transfers
+from tests.deploy.fleet.duties.test_joined_objects import Joining, Servicer
 
 
 def pull(servicer: Servicer, names: list[str]) -> dict[str, bytes]:

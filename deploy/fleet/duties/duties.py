@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
-from deploy.fleet.deliveries import Unconfirmed
-from deploy.fleet.held_requests import HeldRequests
-from deploy.fleet.presence import Presence
+from deploy.fleet.duties.deliveries import Unconfirmed
+from deploy.fleet.duties.held_requests import HeldRequests
+from deploy.fleet.duties.presence import Presence
 from deploy.fleet.storage.past_rounds import PastRounds
 
 

@@ -3,7 +3,7 @@
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
 `join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
 then requests or sends the objects one by one. All objects of a joined request are read or stored in one
-transaction. `deploy.fleet.transfers` sends these requests.
+transaction. `deploy.fleet.supernode.transfers` sends these requests.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 
 from deploy.fleet import wire
-from deploy.fleet.held_requests import LONGEST_LONG
-from deploy.fleet.presence import HOLD, PATIENT
+from deploy.fleet.duties.held_requests import LONGEST_LONG
+from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK

@@ -12,8 +12,8 @@ import pytest
 from flwr.app import MetricRecord
 from flwr.superlink.federation import NoOpFederationManager
 
-from deploy.fleet import deliveries
-from deploy.fleet.duties import Duties
+from deploy.fleet.duties import deliveries
+from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
