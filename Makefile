@@ -103,7 +103,7 @@ test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest 
 	@if [ "$$($(NEWEST)/bin/$(PACKAGES))" = "$$($(BIN)/$(PACKAGES))" ]; then \
 	  echo "the library's tests left out: make test runs them with the same Python and packages"; else \
 	  $(NEWEST)/bin/python -m pytest -n 2 --hypothesis-profile few -m "not slow and not network" $(LIBRARY_TESTS); fi
-PACKAGES := python -c "import sys; from importlib.metadata import version as v; print(sys.version, *map(v, ('flwr', 'numpy', 'pydantic')))"
+PACKAGES := python -c "import sys; from importlib.metadata import version as v; print(sys.version, *map(v, ('flwr', 'numpy')))"
 
 # Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
 $(NEWEST)/.installed: strategies/pyproject.toml Makefile
