@@ -51,6 +51,7 @@ OVERRIDDEN = {
         "store_object",
         "get_object",
         "activate_node",
+        "delete_node",
         "get_node_id_by_public_key",
         "store_traffic",
         "add_clientapp_runtime",

@@ -72,7 +72,7 @@ class CohortLinkState(TakesTurns, FewStatements):
         self._duties, self._objects = duties, object_store
         self._traffic = Traffic()
         self._cleaned = -LOOK  # when expired tokens were looked for (time.monotonic(), s)
-        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None)
+        self._forget_keys()
         self.clock_jumps = ClockJumps()
         self.received: Callable[[int, Collection[str]], Mapping[str, int]] = lambda run, messages: {}
 
@@ -153,8 +153,17 @@ class CohortLinkState(TakesTurns, FewStatements):
                 deliveries.give_up(self, session, node_id, self._duties.unconfirmed.of(node_id))
         return done
 
+    def delete_node(self, owner_aid: str, node_id: int) -> None:
+        """Revoke a node's key, and answer its held heartbeat: the node asks again, and learns it."""
+        super().delete_node(owner_aid, node_id)
+        self._forget_keys()
+        self._duties.presence.answer(node_id)
+
+    def _forget_keys(self) -> None:
+        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None)
+
     def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
-        """Return the node of a key; None if there is none. A revoked key stays valid for up to `LOOK` s.
+        """Return the node of a key; None if there is none.
 
         Nearly every request looks up its node.
         """

@@ -172,6 +172,11 @@ class Presence:
             # The node may have been marked as offline after the state had acknowledged this heartbeat.
             self._state.acknowledge_node_heartbeat(node, heartbeat.interval)
 
+    def answer(self, node: int) -> None:
+        """Answer the heartbeat of a node that is held, if there is one."""
+        if latest := self._latest.get(node):
+            latest.over.wake()
+
     def wait_for_end(self, node: int) -> None:
         """Wait for up to `ENDING` seconds until the end of a node's connection is noticed."""
         end = time.monotonic() + ENDING

@@ -135,12 +135,16 @@ class Requests:
         return headers
 
     def send(self, name: str, request: Any, more: Sequence[tuple[str, str]] = ()) -> Any:
-        """Send a request, and repeat it while it may succeed. ``more`` holds further headers."""
+        """Send a request, and repeat it while it may succeed.
+
+        ``more`` holds further headers of the first attempt. With `wire.LONG`, a later attempt would say for
+        minutes that the connection is lost.
+        """
         began, tries, pause, failing = time.monotonic(), 0, FIRST_RETRY, None
         while True:
             tries += 1
             try:
-                answer = self.once(name, request, more=more)
+                answer = self.once(name, request, more=more if tries == 1 else ())
             except grpc.RpcError as error:
                 now, details = time.monotonic(), error.details() or ""
                 failing = (failing or now) if HIDDEN in details else None
@@ -243,6 +247,8 @@ class Heartbeats:
                 self._over.wait(pause)
                 pause = min(2 * pause, LONGEST_RETRY)
                 continue
+            if not connected:
+                getLogger("flwr").info("%s (a heartbeat)", CONNECTED_AGAIN)
             pause = LOOK
             before, held = held, time.monotonic() - began >= LOOK
             if connected and not (held or before):  # the SuperLink does not hold heartbeats

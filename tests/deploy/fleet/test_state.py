@@ -45,7 +45,7 @@ class Called(Duties):
         self.past: Any = SimpleNamespace(
             message_comes=lambda _, of: self.calls.append(("past", of.message_id))
         )
-        self.presence: Any = SimpleNamespace(returns=note("returns", returns=True))
+        self.presence: Any = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
         self.unconfirmed: Any = SimpleNamespace(of=note("unconfirmed"))
         self.note = note
 
@@ -131,16 +131,25 @@ def test_a_state_cleans_up_once_a_second(
     assert duties.calls == [(name,)] * 2
 
 
-def test_a_key_is_looked_up_once_a_second_and_a_new_key_at_once(
-    cohort: CohortLinkState, clock: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_key_is_looked_up_once_a_second_and_a_new_or_revoked_key_at_once(
+    cohort: CohortLinkState, duties: Called, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cohort.get_node_id_by_public_key(b"key") is None
     node = cohort.create_node("aid", "name", b"key", 30.0)
-    assert cohort.get_node_id_by_public_key(b"key") == node
+    for _ in range(2):
+        assert cohort.get_node_id_by_public_key(b"key") == node
     cohort.delete_node("aid", node)
-    assert cohort.get_node_id_by_public_key(b"key") == node
-    clock.now += state.LOOK
     assert cohort.get_node_id_by_public_key(b"key") is None
+    assert duties.calls == [("answer", node)]  # its held heartbeat
+
+    lookups: list[bytes] = []
+    monkeypatch.setattr(
+        FewStatements, "get_node_id_by_public_key", lambda _, key: lookups.append(key) or len(lookups)
+    )
+    cohort._forget_keys()
+    assert [cohort.get_node_id_by_public_key(b"key") for _ in range(3)] == [1, 1, 1]
+    clock.now += state.LOOK
+    assert cohort.get_node_id_by_public_key(b"key") == 2
 
 
 def test_all_traffic_is_stored_when_a_task_ends(
