@@ -122,9 +122,11 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def pull_messages(self, request: Any, node: int, context: Any) -> Any:
         """Deliver the node's last message again if the node has not confirmed it, else the next one."""
-        answer = self._duties.unconfirmed.again(node)
+        again = self._duties.unconfirmed.again
+        answer = again(node)
         if answer is None:
-            answer = self._duties.held.hold(node, context, lambda: self._next_message(request))
+            # An earlier request, whose connection was lost, may get the message in this moment.
+            answer = self._duties.held.hold(node, context, lambda: again(node) or self._next_message(request))
 
         def note(response: Any) -> Any:
             self._duties.delivered.note(node, response)

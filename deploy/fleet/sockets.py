@@ -54,6 +54,9 @@ def keep_all_alive() -> None:
         for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208
             with suppress(OSError):  # it has been closed since
                 if stat.S_ISSOCK(os.fstat(number).st_mode):
-                    with socket.socket(fileno=os.dup(number)) as copy:
-                        if copy.type == socket.SOCK_STREAM and copy.family != socket.AF_UNIX:
-                            keep_alive(copy)
+                    found = socket.socket(fileno=number)
+                    try:
+                        if found.type == socket.SOCK_STREAM and found.family != socket.AF_UNIX:
+                            keep_alive(found)
+                    finally:
+                        found.detach()  # its owner closes it

@@ -20,7 +20,9 @@ PUBLIC_KEY, TIME_STAMP, SIGNATURE = "flwr-public-key-bin", "flwr-timestamp", "fl
 # The first asks to hold a heartbeat; the second, to hold it, or a request for messages, for minutes
 # (`held_requests.seconds`). Devices with Flower 1.39 send the first only, and a stock SuperLink ignores both.
 HELD, LONG = ("cohort-held", "1"), ("cohort-held-long", "1")
-OLDEST, NEWEST = 305.0, -5.0  # s, the largest and the smallest age of a time stamp by the server's clock
+# s, the largest and the smallest age of a time stamp by the server's clock: Flower allows a clock to be 300 s
+# behind, and a device uses a time stamp for ten seconds (`supernode.connection.SIGNED`).
+OLDEST, NEWEST = 315.0, -5.0
 _MESSAGES = {
     "RegisterNode": "fleet_pb2:RegisterNodeFleet",
     "ActivateNode": "fleet_pb2:ActivateNode",

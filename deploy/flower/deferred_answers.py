@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FEW = 1024  # calls of which cancelled ones are kept until their time
+
 
 class Later:
     """The answer to a request: due after an event, or at a given time at the latest.
@@ -125,6 +127,7 @@ class _Alarms:
         self._changed = threading.Condition()
         self._count = itertools.count()
         self._calls: list[tuple[float, int, list[Callable[[], None]]]] = []  # a heap
+        self._most = FEW  # if there are more calls, the cancelled ones are removed
         self._thread: threading.Thread | None = None
 
     def set(self, when: float, functions: list[Callable[[], None]]) -> None:
@@ -134,6 +137,10 @@ class _Alarms:
                 self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
                 self._thread.start()
             heapq.heappush(self._calls, (when, next(self._count), functions))
+            if len(self._calls) > self._most:
+                self._calls = [call for call in self._calls if call[2]]
+                heapq.heapify(self._calls)
+                self._most = max(FEW, 2 * len(self._calls))
             if self._calls[0][0] == when:
                 self._changed.notify()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOLD = 60.0  # the most s that a SuperNode's request is held
 # The same for a SuperNode that sends `wire.LONG`. The number is drawn at random, so that thousands of nodes
 # that came online together do not go on asking together. `front_door.CALL_SECONDS` is longer.
-SHORTEST_LONG, LONGEST_LONG = 450.0, 880.0
+SHORTEST_LONG, LONGEST_LONG = 450.0, 780.0
 MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remembered
@@ -164,7 +164,7 @@ class HeldRequests:
         self._finish(request, receiver)
         if response is not None and response.messages_list:  # it holds one message; more may be waiting
             with self._lock:
-                self._seen.pop(receiver, None)
+                self._notify(receiver)  # a newer request of the same node, if its connection was lost
         return response or nothing()
 
     def _notify(self, receiver: _Receiver) -> None:
@@ -224,7 +224,12 @@ class HeldRequests:
             return None
         with self._lock:  # before the lookup: a message may arrive during the lookup
             self._seen[receiver] = ids
-        return pull()
+        try:
+            return pull()
+        except BaseException:  # such as a locked database: there may be a message
+            with self._lock:
+                self._seen.pop(receiver, None)
+            raise
 
     def _finish(self, request: _Request, receiver: _Receiver) -> None:
         with self._lock:

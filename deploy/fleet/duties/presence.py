@@ -186,9 +186,8 @@ class Presence:
     def returns(self, node: int) -> bool:
         """Tell whether a node that may still count as online has come back: its connection has ended.
 
-        Stock Flower refuses to activate a restarted node until its last heartbeat has expired. If this method
-        returns True, call `deactivate_node` before `activate_node`. The front door has checked before that
-        the request is signed with the node's key.
+        Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
+        has checked before that the request is signed with the node's key.
 
         Parameters
         ----------

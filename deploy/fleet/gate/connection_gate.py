@@ -364,12 +364,12 @@ def _unacknowledged(connection: socket.socket) -> bool:
 def most_strangers() -> int:
     """Return how many connections strangers may have, so that these use half of the files that may be open.
 
-    A connection uses two files. Without a limit of open files, return `ALL_STRANGERS`.
+    A connection uses three files. Without a limit of open files, return `ALL_STRANGERS`.
     """
     import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return ALL_STRANGERS if soft == resource.RLIM_INFINITY else max(2, soft // 4)
+    return ALL_STRANGERS if soft == resource.RLIM_INFINITY else max(2, soft // 6)
 
 
 def origin(address: str) -> str:

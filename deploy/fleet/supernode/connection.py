@@ -189,6 +189,8 @@ class Requests:
                 getLogger("flwr").error("%s", details)
                 self.end()
                 return True
+            case grpc.StatusCode.CANCELLED:  # by this device, or by a SuperLink that was busy for minutes
+                return any(text in details.lower() for text in ("locally", "closed"))
             case grpc.StatusCode.UNAVAILABLE:
                 return "handshake failed" in details.lower()
         if HIDDEN in details:

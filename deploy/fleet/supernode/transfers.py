@@ -1,7 +1,7 @@
 """Fetches and sends the objects of a message: several small ones with one request, several requests at once.
 
 A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request costs
-both programs more CPU time than a small object itself, because the request is signed and verified.
+both programs more CPU time than a small object itself, even if the signature is an earlier one.
 `deploy.fleet.duties.joined_objects` describes a joined request.
 """
 

@@ -112,6 +112,41 @@ def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer:
         servicer.store.send(ONE, "again")
 
 
+def test_a_request_after_a_failed_lookup_looks_again(servicer: Servicer) -> None:
+    def locked() -> Any:
+        raise OSError("database is locked")
+
+    with pytest.raises(OSError, match="locked"):
+        servicer._held.hold(ONE, Call(), locked)
+    servicer.store.messages[ONE] = ["hello"]  # it had arrived before
+    asking = Asking(servicer, ONE)
+    asking.join(10)
+    assert asking.messages == ["hello"]
+
+
+def test_a_request_looks_again_if_an_earlier_one_of_its_node_got_the_message(servicer: Servicer) -> None:
+    """The earlier connection is lost, so the message must be delivered again."""
+    later: list[Asking] = []
+
+    def look() -> Any:
+        later.append(Asking(servicer, ONE))
+        assert wait_until(lambda: servicer._held._requests[("node", ONE)] is not earlier, 10)
+        return SimpleNamespace(messages_list=["hello"])
+
+    servicer.store.wait_for_pulls(0)
+    earlier: Any = None
+    begin = servicer._held._begin
+
+    def noted(request: Any, *arguments: Any) -> bool:
+        nonlocal earlier
+        earlier = earlier or request
+        return begin(request, *arguments)
+
+    servicer._held._begin = noted  # type: ignore[method-assign]
+    assert servicer._held.hold(ONE, Call(), look).messages_list == ["hello"]
+    servicer.store.wait_for_pulls(1)  # although no message has arrived since
+
+
 def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer) -> None:
     one, two = Asking(servicer, ONE), Asking(servicer, TWO)
     servicer.store.wait_for_pulls(2)

@@ -368,8 +368,8 @@ def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
 
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, expected in (
-        (1024, 256),
-        (65_536, 16_384),
+        (1024, 170),
+        (65_536, 10_922),
         (resource.RLIM_INFINITY, connection_gate.ALL_STRANGERS),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
