@@ -15,8 +15,8 @@ forwarded: dict[str, socket.socket] = {}
 PING = 45.0  # s without a byte from the server, after which a SuperNode sends one of gRPC's keepalive pings
 SILENCE = 65.0  # s without a byte in either direction, after which the gate ends a node's connection
 # The kernel asks a peer that has sent nothing for `IDLE` seconds whether it is there, at most `TRIES` times,
-# every `AGAIN` seconds. Without an answer, or while what was sent is not acknowledged, it ends the connection
-# after `GONE` seconds.
+# every `AGAIN` seconds. Without an answer, or while the peer takes nothing of what was sent, it ends the
+# connection after `GONE` seconds.
 IDLE, AGAIN, TRIES = 4, 2, 3
 GONE = IDLE + TRIES * AGAIN
 _OPTIONS = {
