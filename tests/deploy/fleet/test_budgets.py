@@ -133,7 +133,7 @@ def test_nodes_that_flood_keep_no_newcomer_waiting_and_take_few_threads(
         threads = superlink.threads
     seconds = time.monotonic() - began
     app.close()
-    assert median(during) < 6 * alone
+    assert median(during) < max(6 * alone, 0.12)  # the clock of a process's CPU time counts in .01 s
     assert threads < 100
     admitted = sum(flood.codes.get(code, 0) for code in ("OK", "FAILED_PRECONDITION", "PERMISSION_DENIED"))
     cost = COSTS[method] + (REFUSED if method == "PushMessages" else 0)
