@@ -137,7 +137,8 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _next_message(self, request: Any) -> Any:
         state = self._states.state()
-        response = self._flower.pull_messages(request, state, state.object_store)
+        with state.session():  # so that a message does not count as delivered after an error
+            response = self._flower.pull_messages(request, state, state.object_store)
         self._duties.unconfirmed.note(request.node.node_id, response)
         return response
 

@@ -241,7 +241,9 @@ class Node:
             runtime = self._state.get_message_processing_duration(message_id=answered)
             reply_id = reply.metadata.message_id
             try:
-                tree = self._store.get_object_tree(reply_id)
+                # Flower stores a reply before the reply's tree, and holds this lock while it stores both.
+                with self._state.lock_msg_store:
+                    tree = self._store.get_object_tree(reply_id)
             except Exception as error:  # it was announced twice
                 getLogger("flwr").error("Failed to send message %s: %s", reply_id, error)
                 continue

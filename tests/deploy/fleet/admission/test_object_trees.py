@@ -34,6 +34,7 @@ from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.admission.reply_admission import ReplyAdmission
 from deploy.fleet.duties.duties import Duties
 from deploy.fleet.errors import RequestRefused
+from deploy.fleet.service import FleetService
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
@@ -167,6 +168,23 @@ def references(run: Run) -> dict[str, int]:
     children = [row["child_id"] for row in run.state.query("SELECT * FROM object_children")]
     assert counted == {name: children.count(name) for name in counted}
     return counted
+
+
+def test_a_message_whose_delivery_fails_is_delivered_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = SimpleNamespace(state=lambda: run.state)
+    service: Any = FleetService(states, Duties(), run.limits, None, None)  # type: ignore[arg-type]
+    request = PullMessagesRequest(node=Node(node_id=run.honest))
+    run.send(run.honest, 1)
+
+    def locked(name: str) -> Any:
+        raise RuntimeError("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.state.object_store, "get_object_tree", locked)
+        with pytest.raises(RuntimeError, match="locked"):
+            service._next_message(request)
+    assert len(service._next_message(request).messages_list) == 1
+    assert len(service._next_message(request).messages_list) == 0
 
 
 @pytest.mark.parametrize("available", [False, True], ids=["without content", "with content"])

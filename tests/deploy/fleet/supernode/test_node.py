@@ -233,6 +233,36 @@ def test_a_message_is_received_and_its_reply_is_sent_part_by_part_without_delay(
     assert reply.metadata.message_id not in state.object_store.store
 
 
+def test_a_reply_is_sent_only_when_its_tree_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower stores the reply first, which wakes the loop."""
+    connected = Connection(message())
+    loop, state = make(connected)
+    looked = threading.Event()
+    preregister, look_up = state.preregister_object_tree, state.object_store.get_object_tree
+
+    def later(tree: Any, session: str) -> Any:
+        looked.wait(1.0)  # set only if the loop looks too early
+        return preregister(tree, session)
+
+    def noted(name: str) -> Any:
+        try:
+            return look_up(name)
+        finally:
+            if threading.current_thread() is loops:
+                looked.set()
+
+    loops = threading.current_thread()
+    monkeypatch.setattr(state, "preregister_object_tree", later)
+    monkeypatch.setattr(state.object_store, "get_object_tree", noted)
+    app = work(state)
+    end = threading.Timer(20, state.replies.put, [SimpleNamespace(metadata=None)])  # if the reply is lost
+    end.start()
+    loop.step()
+    end.cancel()
+    app.join(10)
+    assert len(connected.sent) == 1
+
+
 def test_a_run_and_its_bundle_are_fetched_once() -> None:
     connected = Connection(message(), message())
     loop, state = make(connected)
