@@ -9,6 +9,9 @@ import sys
 import threading
 import time
 
+from deploy.fleet.gate.connection_gate import _unacknowledged
+from deploy.processes.groups import wait_until
+
 CHUNK = 65536  # bytes
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # SO_ATTACH_FILTER and SO_DETACH_FILTER of Linux
 _DROP = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a program for BPF: accept no byte
@@ -26,8 +29,13 @@ class Trouble(enum.Enum):
 
 
 def unplug(connection: socket.socket) -> None:
-    """Let the kernel drop whatever arrives for a connection, so that it acknowledges nothing (Linux only)."""
+    """Let the kernel drop whatever arrives for a connection, so that it acknowledges nothing (Linux only).
+
+    First wait until all that was sent is acknowledged. Otherwise the kernel would send it again and again. This
+    would reach the other end, as it does not through a pulled cable.
+    """
     if sys.platform == "linux":
+        wait_until(lambda: not _unacknowledged(connection), 1.0)
         program = struct.pack("HP", 1, ctypes.addressof(_DROP))
         connection.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
