@@ -31,8 +31,8 @@ class Trouble(enum.Enum):
 def unplug(connection: socket.socket) -> None:
     """Let the kernel drop whatever arrives for a connection, so that it acknowledges nothing (Linux only).
 
-    First wait until all that was sent is acknowledged. Otherwise the kernel would send it again and again. This
-    would reach the other end, as it does not through a pulled cable.
+    First wait until all that was sent is acknowledged. Otherwise the kernel would send it again and again,
+    which would reach the other end, as it does not through a pulled cable.
     """
     if sys.platform == "linux":
         wait_until(lambda: not _unacknowledged(connection), 1.0)
