@@ -32,7 +32,7 @@ from .options import (
     names_replacements,
     refuse_unknown,
 )
-from .reporters import Reporter, RunInfo
+from .reporters import Reporter, Reporters, RunInfo
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
 from .run.log_lines import counts_not_logged
@@ -177,7 +177,8 @@ class SelectionStrategy(Strategy):
         self.selector_name, self.selector_settings = selector, settings.selector_settings
         self.overrides, self.local_learning_rate = settings.overrides, settings.rate
         self.num_rounds, self.stop, self.on_round = num_rounds, stop, on_round
-        self._parts = RunParts.of(settings, reporters)
+        self._reporters = Reporters(reporters)
+        self._parts = RunParts.of(settings, self._reporters)
         self.roster = self._parts.attendance.roster
         self.traffic = Traffic()
         self.unchanged = ""
@@ -297,7 +298,7 @@ class SelectionStrategy(Strategy):
         self.summary()
         progress, self.num_rounds = self._parts.saved.resume(initial_arrays, self.num_rounds)
         info = RunInfo(num_rounds, self.settings.shown(self._parts.step))
-        reporters = self._parts.reporters
+        reporters = self._reporters
         if progress.round:
             reporters.resume(info, progress.round)
         else:
@@ -330,7 +331,7 @@ class SelectionStrategy(Strategy):
         parts, result = self._parts, progress.result
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
-            parts.reporters.round(0, metrics=result.evaluate_metrics_serverapp.get(0))
+            self._reporters.round(0, metrics=result.evaluate_metrics_serverapp.get(0))
         while progress.round < num_rounds and not self._finishes_early(progress):
             exchanged = self.traffic.total
             number = progress.round + 1
@@ -357,10 +358,10 @@ class SelectionStrategy(Strategy):
             record, self._record = self._record, None
             if record is not None:
                 progress.skipped.count(record)
-                parts.reporters.count(record, len(self.roster))
+                self._reporters.count(record, len(self.roster))
             parts.saved.save(progress, self.num_rounds)
             # Reporters are called after the checkpoint is saved, so no resume repeats a round that they know.
-            parts.reporters.round(
+            self._reporters.round(
                 number,
                 record=record,
                 name_of=self.roster.id_of,

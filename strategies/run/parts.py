@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from logging import WARNING
-from typing import TYPE_CHECKING
 
 from flwr.common import log
 from flwr.serverapp.strategy import FedAvg
@@ -14,7 +13,6 @@ from ..clients.overrides import Groups, Removals
 from ..flower.attendance import Attendance
 from ..flower.polling import Poll
 from ..options import GROUPS
-from ..reporters import Reporter, Reporters
 from ..rounds.control_variates import create_variates
 from ..server_steps.step import ServerStep
 from .buffered_rounds import BufferedRounds
@@ -24,12 +22,8 @@ from .round_log import RoundLog
 from .round_start import RoundOpening
 from .saved_run import Part, SavedRun
 from .selector_clients import SelectorClients, needs_status
+from .settings import RunSettings
 from .training import ClientTraining
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -45,13 +39,12 @@ class RunParts:
     ending: RoundEnding
     buffered: BufferedRounds
     evaluation: ClientEvaluation
-    reporters: Reporters
     saved: SavedRun
 
     @classmethod
-    def of(cls, settings: RunSettings, told: Sequence[Reporter]) -> RunParts:
-        """Make the parts of a run, which calls the reporters ``told``."""
-        reporters, k = Reporters(told), settings.clients_per_round
+    def of(cls, settings: RunSettings, reporters: Part) -> RunParts:
+        """Make the parts of a run. A checkpoint saves the state of the ``reporters``, too."""
+        k = settings.clients_per_round
         step = ServerStep(
             settings.server_strategy or _fedavg(),
             settings.selector,
@@ -107,7 +100,6 @@ class RunParts:
             RoundEnding(attendance, clients, step, round_log),
             buffered,
             ClientEvaluation(step, roster, groups, settings.seed, settings.deadlines.round),
-            reporters,
             SavedRun(settings.checkpoints, settings.fixed(step), saved, attendance),
         )
 
