@@ -70,7 +70,7 @@ def run_turns(grid: Grid, context: Context, arrays: ArrayRecord) -> None:
             min_available_clients=num_nodes,
             polling=Polling(ask_status=False),
         )
-        strategy, grid = selection, ExchangeGrid(grid, selection.polling.interval)
+        strategy, grid = selection, ExchangeGrid(grid, selection.settings.polling.interval)
     number = turn = 0
     while True:
         turn += 1

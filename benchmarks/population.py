@@ -230,7 +230,7 @@ def _grid(
             return MetricRecord({"accuracy": 0.0})
 
         parts.measure("history", strategy, "groups")
-        save = strategy._saved.save
+        save = strategy._parts.saved.save
 
         def saved(progress: Any, num_rounds: int | None) -> None:
             nonlocal done
@@ -238,7 +238,7 @@ def _grid(
             done += 1
             after_round()
 
-        strategy._saved.save = saved  # type: ignore[method-assign]
+        strategy._parts.saved.save = saved  # type: ignore[method-assign]
         with recording:
             arrays = ArrayRecord({"w": Array(np.zeros((FEATURES, CLASSES), np.float32))})
             strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)

@@ -350,10 +350,9 @@ class Simulator:
         """Run one round."""
         number = self.round + 1
         plan = self._plan_of(number)
-        self._logic.local_learning_rate = plan.learning_rate
         available = self._available.available(number, self._logic)
         self._training.hear_late_replies(self.seconds)
-        opened = self._logic.open(number, available)
+        opened = self._logic.open(number, available, learning_rate=plan.learning_rate)
         if self.selector.asks_norms:
             clients = opened.selectable(self.selector.registered)
             self._logic.learn_norms(opened, clients, self._polls.norms(plan, clients, self.arrays))

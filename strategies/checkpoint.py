@@ -76,11 +76,6 @@ class CheckpointFolder:
         Called with one line of text for each file that is refused and each checkpoint that could not be
         written. Default: the line is logged as a warning by this module's logger.
 
-    Raises
-    ------
-    ValueError
-        If ``keep`` is less than 2.
-
     Examples
     --------
     >>> import tempfile
@@ -113,10 +108,7 @@ class CheckpointFolder:
         The claim ends when `release` is called or when this process ends, even if the process is killed. If
         this object already has the claim, the call does nothing.
 
-        Parameters
-        ----------
-        wait : float (default: 30)
-            How many seconds to wait for another process to release the folder, >= 0.
+        The call waits at most ``wait`` seconds for another process to release the folder.
 
         Raises
         ------
@@ -190,12 +182,9 @@ class CheckpointFolder:
         If the folder has not been claimed, this method claims it. Files of later rounds, which `newest`
         refused, are renamed.
 
-        Returns
-        -------
-        bool
-            True if the checkpoint is durably on disk. False if it could not be written, for example because
-            the disk is full. The error is then reported, and all earlier files are kept. The next checkpoint
-            also writes the results of this one.
+        Return whether the checkpoint is durably on disk. If it could not be written, for example because the
+        disk is full, the error is reported, and all earlier files are kept. The next checkpoint also writes
+        the results of this one.
 
         Raises
         ------
@@ -223,15 +212,7 @@ class CheckpointFolder:
     def newest(self, fingerprint: Mapping[str, Any] | None = None) -> Checkpoint | None:
         """Return the last intact checkpoint, and report why each later file is refused.
 
-        Parameters
-        ----------
-        fingerprint : mapping, optional
-            The fingerprint of this run. Default (None): fingerprints are not compared.
-
-        Returns
-        -------
-        Checkpoint or None
-            None if there is no checkpoint file.
+        Return None if there is no checkpoint file. The ``fingerprint`` of this run is compared, if given.
 
         Raises
         ------
@@ -292,11 +273,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     Even after a crash, ``path`` has either its old content or the complete new content. If the block raises
     an error, ``path`` stays as it is.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
     """
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:

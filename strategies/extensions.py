@@ -63,11 +63,6 @@ def load() -> None:
     """Import the named files and modules, and all entry points. A second call imports nothing again.
 
     If an entry point cannot be imported, a warning is logged: a broken package must not stop the others.
-
-    Raises
-    ------
-    ValueError
-        If a named file or module cannot be imported.
     """
     entries = [entry for group in GROUPS for entry in entry_points(group=group)]
     if not (entries or named()):

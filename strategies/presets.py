@@ -25,9 +25,16 @@ from .options import (
 )
 from .reporters import Reporter
 from .rounds.record import RoundRecord
+from .selectors import selector_type
 from .strategy import SelectionStrategy
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
+
+
+def _settings(selector: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the arguments of a strategy that are settings of its selector."""
+    known = selector_type(selector).allowed_settings()
+    return {name: value for name, value in arguments.items() if name in known}
 
 
 class Options(TypedDict, total=False):
@@ -89,7 +96,7 @@ class Forecast(SelectionStrategy):
         super().__init__(
             "forecast",
             clients_per_round=clients_per_round,
-            selector_settings={"replacement": replacement, "ask_norms": ask_norms},
+            selector_settings=_settings("forecast", locals()),
             **options,
         )
 
@@ -154,16 +161,7 @@ class AdaptiveOSMD(SelectionStrategy):
         super().__init__(
             "adaptive-osmd",
             clients_per_round=clients_per_round,
-            selector_settings={
-                "alpha": alpha,
-                "learning_rate_multiplier": learning_rate_multiplier,
-                "replacement": replacement,
-                "rates": rates,
-                "gamma": gamma,
-                "a_max": a_max,
-                "ask_norms": ask_norms,
-                "initial": initial,
-            },
+            selector_settings=_settings("adaptive-osmd", locals()),
             **options,
         )
 
@@ -213,15 +211,7 @@ class PersonalisedOSMD(SelectionStrategy):
         super().__init__(
             "personalised-osmd",
             clients_per_round=clients_per_round,
-            selector_settings={
-                "personal_share": personal_share,
-                "alpha": alpha,
-                "learning_rate_multiplier": learning_rate_multiplier,
-                "replacement": replacement,
-                "rates": rates,
-                "gamma": gamma,
-                "initial": initial,
-            },
+            selector_settings=_settings("personalised-osmd", locals()),
             **options,
         )
 
@@ -286,21 +276,11 @@ class Delta(SelectionStrategy):
         diversity_mean: Literal["weighted", "plain"] = "weighted",
         **options: Unpack[Options],
     ) -> None:
-        settings: dict[str, Any] = {
-            "local_steps": local_steps,
-            "alpha_1": alpha_1,
-            "alpha_2": alpha_2,
-            "floor": floor,
-            "design": design,
-            "replacement": replacement,
-            "diversity_mean": diversity_mean,
-        }
-        if smoothness is not None or global_learning_rate is not None:
-            settings |= {
-                "smoothness": smoothness,
-                "global_learning_rate": global_learning_rate,
-                "local_learning_rate": options.get("local_learning_rate"),
-            }
+        settings = _settings("prac-delta", locals())
+        if smoothness is None and global_learning_rate is None:
+            del settings["smoothness"], settings["global_learning_rate"]
+        else:
+            settings["local_learning_rate"] = options.get("local_learning_rate")
         super().__init__(
             "prac-delta", clients_per_round=clients_per_round, selector_settings=settings, **options
         )
@@ -344,11 +324,6 @@ class PowerOfChoice(SelectionStrategy):
         are asked to evaluate the model instead. ``Polling(poll_with="evaluate", loss_metric="loss")`` asks
         them to evaluate from the start.
 
-    Raises
-    ------
-    ValueError
-        If the variant is unknown or does not have one of the given parameters.
-
     Examples
     --------
     >>> evaluate = Polling(poll_with="evaluate")
@@ -374,20 +349,16 @@ class PowerOfChoice(SelectionStrategy):
     ) -> None:
         if variant not in VARIANTS:
             raise ValueError(f"variant = {variant!r}: must be one of {', '.join(map(repr, VARIANTS))}")
-        settings: dict[str, Any] = {}
-        for name, value, of in (
-            ("num_candidates", num_candidates, variant),
-            ("averaging", averaging, variant),
-            ("batch_size", batch_size, "cpow-d"),
-            ("halve_every", halve_every, "adapow-d"),
-            ("drop_at", drop_at, "adapow-d"),
-        ):
-            if value is None:
-                continue
-            if variant != of:
+        settings = _settings(variant, locals())
+        for name, of in (("batch_size", "cpow-d"), ("halve_every", "adapow-d"), ("drop_at", "adapow-d")):
+            if (value := locals()[name]) is not None and variant != of:
                 raise ValueError(f"{name} = {value}: only {of} has it, not {variant}")
-            settings[name] = value
-        super().__init__(variant, clients_per_round=clients_per_round, selector_settings=settings, **options)
+        super().__init__(
+            variant,
+            clients_per_round=clients_per_round,
+            selector_settings={name: value for name, value in settings.items() if value is not None},
+            **options,
+        )
 
 
 class Flics(SelectionStrategy):
@@ -444,11 +415,6 @@ class Flics(SelectionStrategy):
     **options
         The other parameters of `SelectionStrategy`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If a parameter must not be combined with another one; the message names it.
-
     Examples
     --------
     >>> strategy = Flics(
@@ -480,41 +446,22 @@ class Flics(SelectionStrategy):
         coin_epsilon: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        known_groups = {
-            "groups": groups,
-            "min_shares": min_shares,
-            "beta": beta,
-            "design": design,
-            "lone_groups": lone_groups,
-            "cost_budget": cost_budget,
-            "energy_budgets": energy_budgets,
-        }
-        hidden_groups = {"epsilon": epsilon, "coin_epsilon": coin_epsilon}
-        for name, value in (known_groups if private else hidden_groups).items():
-            if value is not None:
-                raise ValueError(f"{name} = {value!r}: must be None with private = {private}")
-        settings: dict[str, Any]
-        if private:
-            if group_shares is None:
-                raise ValueError("group_shares = None: must be given with private = True")
-            settings = {"group_shares": group_shares, **hidden_groups}
-        else:
+        given = locals()
+        selector, other = ("flics-private", "flics") if private else ("flics", "flics-private")
+        settings = _settings(selector, given)
+        for name in ("groups", *_settings(other, given)) if private else _settings(other, given):
+            if name not in settings and given[name] is not None:
+                raise ValueError(f"{name} = {given[name]!r}: must be None with private = {private}")
+        if private and group_shares is None:
+            raise ValueError("group_shares = None: must be given with private = True")
+        if not private:
             overrides = options.get("overrides") or Overrides()
             check_kind("groups", groups, Mapping, 'a mapping by identity, such as {"phone-1": "night"}')
             if groups is not None:
                 overrides = replace(overrides, settings={**overrides.settings, "groups": groups})
             options["overrides"] = overrides
-            settings = {
-                "group_shares": group_shares,
-                "min_shares": min_shares,
-                "beta": beta,
-                "design": design,
-                "lone_groups": lone_groups,
-                "cost_budget": cost_budget,
-                "energy_budgets": energy_budgets,
-            }
         super().__init__(
-            "flics-private" if private else "flics",
+            selector,
             clients_per_round=clients_per_round,
             selector_settings={name: value for name, value in settings.items() if value is not None},
             **options,

@@ -17,13 +17,7 @@ _CHUNK = 1 << 20  # how many bytes are read at once
 
 
 class ResultsFile:
-    """A file of JSON values, one per line, to which a run appends after each round.
-
-    Parameters
-    ----------
-    path : Path
-        The file. It is created when the first line is written.
-    """
+    """A file of JSON values, one per line, to which a run appends after each round."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,18 +30,9 @@ class ResultsFile:
     def write(self, lines: Iterable[Any] = ()) -> dict[str, Any]:
         """Append JSON values and fsync the file. If earlier calls failed, their values are written first.
 
-        Returns
-        -------
-        dict
-            The ``length`` (in bytes) and ``checksum`` of the file. A checkpoint must store both; `find` needs
-            them.
-
-        Raises
-        ------
-        OSError
-            If the values cannot be written. They are kept, and the next call tries again.
-        TypeError, ValueError
-            If a value is not JSON. Then none of ``lines`` is kept.
+        Return the ``length`` (in bytes) and ``checksum`` of the file. A checkpoint must store both; `find`
+        needs them. If the values cannot be written (OSError), they are kept, and the next call tries again.
+        If a value is not JSON (TypeError, ValueError), none of ``lines`` is kept.
         """
         self._waiting += b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         if self._waiting:
@@ -73,16 +58,9 @@ class ResultsFile:
     def find(self, stored: Mapping[str, Any]) -> str:
         """Go back to the lines that belong to a checkpoint. The next `write` with values deletes later lines.
 
-        Parameters
-        ----------
-        stored : mapping
-            The dict that `write` returned for the checkpoint.
-
-        Returns
-        -------
-        str
-            What is missing or damaged in these lines; empty if all lines are intact. The text is also empty
-            if the whole file is missing, because the run can continue without earlier results.
+        `stored` is what `write` returned for the checkpoint. Return what is missing or damaged in these
+        lines; "" if all are intact, or if the whole file is missing, because the run can continue without
+        earlier results.
         """
         length, found = int(stored["length"]), hashlib.sha256()
         if not self.path.exists():

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from . import selectors
-from .clients.eligible_clients import EligibleClients
-from .clients.overrides import Groups, Removals
 from .clients.reports import LEARNING_RATE
 from .flower.arrays import to_record
-from .flower.attendance import Attendance
 from .flower.exchanges import ExchangeGrid, NodesGrid
 from .flower.messages import TrainingRound
-from .flower.polling import Poll
 from .flower.traffic import Traffic
 from .half_precision import HalfPrecisionGrid
 from .options import (
     AFTER_TRAINING,
-    GROUPS,
     Budget,
-    Budgets,
     Buffered,
     Checkpoints,
     Deadlines,
@@ -36,32 +29,17 @@ from .options import (
     Overrides,
     Polling,
     arguments_of,
-    check_selector,
     names_replacements,
-    read_rates,
     refuse_unknown,
 )
-from .options.value_checks import boolean
 from .reporters import Reporter, Reporters, RunInfo
-from .rounds.control_variates import create_variates
-from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
-from .run.argument_kinds import check_kinds
-from .run.buffered_rounds import BufferedRounds
-from .run.description import RunDescription
-from .run.evaluation import ClientEvaluation
 from .run.log_lines import counts_not_logged
-from .run.round_end import RoundEnding
-from .run.round_log import RoundLog
-from .run.round_start import RoundOpening
+from .run.parts import RunParts
+from .run.round_start import ServerRound
 from .run.saved_progress import Progress
-from .run.saved_run import SavedRun
-from .run.selector_clients import SelectorClients, needs_status
-from .run.training import ClientTraining
-from .selectors import checks
-from .server_steps.compatibility import check_buffered, check_masked
-from .server_steps.step import ServerStep
+from .run.settings import RunSettings
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -191,211 +169,44 @@ class SelectionStrategy(Strategy):
         reporters: Sequence[Reporter] = (),
         **unknown: Never,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
         if unknown:
             own = selectors.selector_type(selector).allowed_settings() if isinstance(selector, str) else ()
             refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)), own)
-        check_kinds(
-            selector=selector,
-            selector_settings=selector_settings,
-            variates=variates,
-            server_strategy=server_strategy,
-            deadlines=deadlines,
-            polling=polling,
-            faults=faults,
-            overrides=overrides,
-            checkpoints=checkpoints,
-            mode=mode,
-            stop=stop,
-            on_round=on_round,
-            reporters=reporters,
-        )
-        boolean("masked_updates", masked_updates)
-        # Refuse wrong parameters now: the selector itself is only created in the first round.
-        check_selector(
-            selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
-        )
-        self._kind = selectors.selector_type(selector)
-        self.deadlines, self.polling = deadlines or Deadlines(), polling or Polling()
-        self.faults, self.overrides = faults or Faults(), overrides or Overrides()
-        self.faults.check(self._kind, clients_per_round)
-        self.overrides.check(self._kind)
-        budgets = Budgets(clients_per_round, budget)
-        budgets.check(self.faults.quorum)
-        checks.integer("seed", seed, low=0)
-        if min_available_clients is not None:
-            low, why = clients_per_round, "clients_per_round"
-            checks.integer("min_available_clients", min_available_clients, low=low, why=why)
-        rate = 1.0 if local_learning_rate is None else local_learning_rate
-        rates = read_rates("local_learning_rate", rate)
-        if variates == "scaffold" and local_learning_rate is None:
-            raise ValueError(
-                "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
-            )
-        if checkpoints is not None and hasattr(server_strategy, "state_dict") != hasattr(
-            server_strategy, "load_state_dict"
-        ):
-            raise TypeError(
-                f"server_strategy = {type(server_strategy).__name__}: must have both state_dict and "
-                "load_state_dict, or neither, so that a resume can restore its memory"
-            )
-        if masked_updates:
-            check_masked(self._kind, server_strategy, variates, self.faults)
-        self.mode = mode
-        if mode is not None:
-            check_buffered(
-                mode,
-                self._kind,
-                selector_settings or {},
-                server_strategy,
-                self.faults,
-                size=mode.size or clients_per_round,
-                variates=variates,
-                masked_updates=masked_updates,
-                budget=budget,
-            )
-        self.selector_name = selector
-        self.selector_settings = dict(selector_settings or {})
-        self.clients_per_round = clients_per_round
-        self.seed = seed
-        self.num_rounds = num_rounds
-        self.local_learning_rate = rate
-        self.masked_updates = masked_updates
-        self.stop = stop
-        self.on_round = on_round
+        self.settings = settings = RunSettings.of(type(self).__name__, given)
+        self.selector_name, self.selector_settings = selector, settings.selector_settings
+        self.overrides, self.local_learning_rate = settings.overrides, settings.rate
+        self.num_rounds, self.stop, self.on_round = num_rounds, stop, on_round
         self._reporters = Reporters(reporters)
-        self._record: RoundRecord | None = None  # the record of the last round
-        control_variates = create_variates(variates) if variates else None
-        self._step = ServerStep(
-            server_strategy or _fedavg(),
-            selector,
-            self.selector_settings,
-            clients_per_round=min(clients_per_round, budgets.smallest),
-            variates=variates,
-        )
-        settings = self._kind.checked_settings(self.selector_settings)
-        self._groups = Groups()
-        if GROUPS in self._kind.per_client:
-            self._groups = Groups.of(self.overrides, settings)
-        self._eligible = EligibleClients(eligible, self.overrides, self._groups)
-        self._eligible.begin(1)  # refuse wrong conditions now
-        self._eligible.check(self.faults.quorum)
-        self._attendance = Attendance(
-            min_available_clients=min_available_clients or clients_per_round,
-            clients_per_round=clients_per_round,
-            quorum=self.faults.quorum,
-            deadlines=self.deadlines,
-            polling=self.polling,
-            removals=Removals(self.overrides.removed, report=_warn),
-            groups=self._groups,
-            needs_status=needs_status(self._kind, settings, self.overrides, self._eligible),
-            declared=self.overrides.identities,
-            eligible=self._eligible,
-        )
-        self.roster = self._attendance.roster
-        self._clients = SelectorClients(
-            self.roster,
-            self.overrides,
-            self._groups,
-            self.faults.guard_settings,
-            self._kind,
-            settings,
-            partial(
-                selectors.create,
-                selector,
-                clients_per_round=clients_per_round,
-                seed=seed,
-                **self.selector_settings,
-            ),
-            partial(
-                RoundLogic,
-                faults=self.faults,
-                variates=control_variates,
-                budgets=budgets,
-                shortest_deadline=self.deadlines.shortest,
-                updates="masked" if masked_updates else "noised" if self._step.is_private else "open",
-                mode=mode,
-            ),
-        )
-        self._log = RoundLog(self.roster, self._kind, selector, self.overrides.sizes)
-        self._training = ClientTraining(
-            self._step,
-            self.roster,
-            self._kind,
-            seed=seed,
-            deadline=self.deadlines.round,
-            rates=rates if isinstance(rate, str) else None,
-            variates=control_variates,
-            masked=masked_updates,
-        )
-        poll = Poll(
-            self.deadlines.poll,
-            self.polling,
-            seed,
-            self._step.base.arrayrecord_key,
-            self._step.base.configrecord_key,
-        )
-        self._opening = RoundOpening(
-            self._attendance, self._eligible, self._clients, poll, rates, self._training, self._log
-        )
-        self._ending = RoundEnding(self._attendance, self._eligible, self._clients, self._step, self._log)
-        self._buffered = BufferedRounds(self._training, self.roster, self._step.base.weighted_by_key)
-        self._evaluation = ClientEvaluation(self._step, self.roster, self._groups, seed, self.deadlines.round)
-        self._description = RunDescription(
-            type(self).__name__,
-            selector,
-            self.selector_settings,
-            budgets,
-            seed,
-            rate,
-            self._step,
-            self.faults,
-            variates,
-            masked_updates,
-            mode,
-        )
-        self._saved = SavedRun(
-            checkpoints,
-            self._description.fixed(),
-            {
-                "logic": self._clients,
-                "step": self._step,
-                "reporters": self._reporters,
-                "in_flight": self._buffered,
-            },
-            self._attendance,
-        )
+        self._parts = RunParts.of(settings, self._reporters)
+        self.roster = self._parts.attendance.roster
         self.traffic = Traffic()
         self.unchanged = ""
+        self._record: RoundRecord | None = None  # the record of the last round
         self._configured: TrainingRound | None = None  # the round of the last `configure_train`
-        self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
+        self._wait = settings.deadlines.round  # s; less if `start` gets a smaller timeout
         self._evaluate_config = ConfigRecord()
 
     @property
     def selector(self) -> selectors.Selector:
-        """The selector. It is created in the first round of this process, when the clients are known.
-
-        Raises
-        ------
-        RuntimeError
-            If it is accessed before the first round.
-        """
-        return self._clients.logic.selector
+        """The selector. It is created in the first round of this process, when the clients are known."""
+        return self._parts.clients.logic.selector
 
     @property
     def data_sizes(self) -> ClientSizes:
         """The data sizes of the known clients: what they claim, and what the server uses."""
-        return self._clients.sizes
+        return self._parts.clients.sizes
 
     @property
     def server_strategy(self) -> Strategy:
         """The Flower strategy that takes the server step: a copy of the given strategy, or of FedAvg."""
-        server_strategy: Strategy = self._step.strategy
+        server_strategy: Strategy = self._parts.step.strategy
         return server_strategy
 
     @property
     def asks_everybody(self) -> bool:
         """Whether all available clients train in each round, before the selection."""
-        return bool(self._kind.polls_for & AFTER_TRAINING)
+        return bool(self.settings.kind.polls_for & AFTER_TRAINING)
 
     def summary(self) -> None:
         """Log the strategy's settings."""
@@ -405,9 +216,9 @@ class SelectionStrategy(Strategy):
                 f"{self.selector_name} lets all available clients train before each selection: a round costs "
                 "more than with the selector 'full', which uses the updates of all clients"
             )
-        log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
-        if self._eligible.conditions:
-            log(INFO, "\t├──> Eligible clients: %s", self._eligible.conditions)
+        log(INFO, "\t├──> Clients per round: %d", self.settings.clients_per_round)
+        if conditions := self._parts.attendance.eligible.conditions:
+            log(INFO, "\t├──> Eligible clients: %s", conditions)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
 
     # --- a run -----------------------------------------------------------------------------------------
@@ -462,19 +273,20 @@ class SelectionStrategy(Strategy):
         RuntimeError
             If this strategy object has already run a round.
         """
-        if self._clients.are_known:
+        if self._parts.clients.are_known:
             raise RuntimeError(
                 "start() was called again: make a new strategy object for each run, since this one keeps "
                 "what its selector has learned"
             )
-        if self.masked_updates and isinstance(grid, HalfPrecisionGrid):
+        if self.settings.masked_updates and isinstance(grid, HalfPrecisionGrid):
             raise ValueError(
                 "masked_updates = True with a HalfPrecisionGrid: must be False, or the grid that of the "
                 "ServerApp, since rounded masks do not cancel"
             )
         self.num_rounds = self.num_rounds or num_rounds
-        polling = ExchangeGrid(grid, self.polling.interval, self.traffic)
-        self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
+        polling = ExchangeGrid(grid, self.settings.polling.interval, self.traffic)
+        if timeout is not None:
+            self._wait = min(timeout, self.settings.deadlines.round)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
         if isinstance(self.local_learning_rate, str) and LEARNING_RATE in train_config:
@@ -484,25 +296,26 @@ class SelectionStrategy(Strategy):
             )
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
-        progress, self.num_rounds = self._saved.resume(initial_arrays, self.num_rounds)
-        info = RunInfo(num_rounds, self._description.shown())
+        progress, self.num_rounds = self._parts.saved.resume(initial_arrays, self.num_rounds)
+        info = RunInfo(num_rounds, self.settings.shown(self._parts.step))
+        reporters = self._reporters
         if progress.round:
-            self._reporters.resume(info, progress.round)
+            reporters.resume(info, progress.round)
         else:
-            self._reporters.begin(info)
-        with self._reporters.failing(lambda: progress.round), counts_not_logged():
+            reporters.begin(info)
+        with reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self.unchanged = progress.skipped.reason
         if self.unchanged:
-            self._reporters.failed(progress.round, RuntimeError(self.unchanged))
+            reporters.failed(progress.round, RuntimeError(self.unchanged))
         else:
-            self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
+            reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
         log(INFO, "")
         if progress.round > num_rounds:
             _warn(f"No round was run: the checkpoint, of round {progress.round}, is past round {num_rounds}")
         else:
             log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
-        self._log.finished(self.unchanged)
+        self._parts.log.finished(self.unchanged)
         progress.log_newest()
         return progress.result
 
@@ -515,29 +328,29 @@ class SelectionStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
         """Run the rounds after ``progress.round``, up to ``num_rounds``."""
+        parts, result = self._parts, progress.result
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
-            self._reporters.round(0, metrics=progress.result.evaluate_metrics_serverapp.get(0))
+            self._reporters.round(0, metrics=result.evaluate_metrics_serverapp.get(0))
         while progress.round < num_rounds and not self._finishes_early(progress):
             exchanged = self.traffic.total
             number = progress.round + 1
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
-            if self.mode is not None:
+            if self.settings.mode is not None:
                 arrays, metrics = self._buffered_round(number, progress.arrays, train_config, polling)
             else:
                 messages = list(self.configure_train(number, progress.arrays, train_config, polling))
                 assert self._configured is not None
-                replies = self._training.replies(
-                    self._configured, messages, polling, self._clients.logic, self._wait
-                )
+                logic = parts.clients.logic
+                replies = parts.training.replies(self._configured, messages, polling, logic, self._wait)
                 del messages  # frees memory: each message holds the model
                 arrays, metrics = self.aggregate_train(number, replies)
                 del replies
             progress.move(arrays)
             progress.note("train_metrics_clientapp", number, metrics)
             messages = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
-            replies = self._evaluation.replies(number, messages, polling, self._clients.logic, self._wait)
+            replies = parts.evaluation.replies(number, messages, polling, parts.clients.logic, self._wait)
             progress.note("evaluate_metrics_clientapp", number, self.aggregate_evaluate(number, replies))
             if evaluate_fn:
                 progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
@@ -546,15 +359,15 @@ class SelectionStrategy(Strategy):
             if record is not None:
                 progress.skipped.count(record)
                 self._reporters.count(record, len(self.roster))
-            self._saved.save(progress, self.num_rounds)
+            parts.saved.save(progress, self.num_rounds)
             # Reporters are called after the checkpoint is saved, so no resume repeats a round that they know.
             self._reporters.round(
                 number,
                 record=record,
                 name_of=self.roster.id_of,
-                metrics=progress.result.evaluate_metrics_serverapp.get(number),
-                train_metrics=progress.result.train_metrics_clientapp.get(number),
-                client_metrics=progress.result.evaluate_metrics_clientapp.get(number),
+                metrics=result.evaluate_metrics_serverapp.get(number),
+                train_metrics=result.train_metrics_clientapp.get(number),
+                client_metrics=result.evaluate_metrics_clientapp.get(number),
                 group_metrics=self.group_metrics,
                 traffic=self.traffic.since(exchanged),
             )
@@ -586,20 +399,20 @@ class SelectionStrategy(Strategy):
         MissingHandlerError
             If the clients' app cannot answer the poll of the selector.
         """
-        if self.mode is not None:
+        if self.settings.mode is not None:
             raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
-        grid = ExchangeGrid.of(grid, self.polling.interval)
-        opened, began = self._opening.open(server_round, arrays, config, grid, self._wait, self.num_rounds)
-        wait = self._wait if self.asks_everybody else self.deadlines.poll
-        polled = self._opening.poll(opened, arrays, config, self._evaluate_config, grid, wait)
-        chosen = self._clients.logic.choose(opened, polled.reports)
-        messages = self._training.messages(
+        parts, grid = self._parts, ExchangeGrid.of(grid, self.settings.polling.interval)
+        given = ServerRound(server_round, arrays, config, grid, self._wait, self._evaluate_config)
+        opened, began = parts.opening.open(given, self.num_rounds)
+        wait = self._wait if self.asks_everybody else self.settings.deadlines.poll
+        polled = parts.opening.ask(given, opened, wait)
+        chosen = parts.clients.logic.choose(opened, polled.reports)
+        messages = parts.training.messages(
             server_round, chosen.selection, arrays, config, grid, polled.train_config
         )
-        key = self._step.base.weighted_by_key
-        now = grid.clock.monotonic()
+        key, now = parts.step.base.weighted_by_key, grid.clock.monotonic()
         self._configured = TrainingRound(chosen, arrays, messages, began, now, grid.clock, key)
-        self._log.selected(chosen.selection)
+        parts.log.selected(chosen.selection)
         return messages
 
     def _buffered_round(
@@ -609,13 +422,14 @@ class SelectionStrategy(Strategy):
 
         The result is that of `aggregate_train`.
         """
-        opened, began = self._opening.open(number, arrays, config, grid, self._wait, self.num_rounds)
-        ended = self._buffered.run(opened, self._clients.logic, arrays, config, grid, self._wait)
+        parts, given = self._parts, ServerRound(number, arrays, config, grid, self._wait)
+        opened, began = parts.opening.open(given, self.num_rounds)
+        ended = parts.buffered.run(given, opened, parts.clients.logic)
         # The server strategy steps from this round's model, although replies may answer messages of earlier
         # rounds.
         first = ended.chosen.selection.clients[:1].tolist()
         shown = NodesGrid(grid, [self.roster.node_of(client) for client in first])
-        messages = self._step.configure(number, arrays, config, shown)
+        messages = parts.step.configure(number, arrays, config, shown)
         training = TrainingRound(ended.chosen, arrays, messages, began, ended.asked, grid.clock)
         return self._end(training, ended.replies, ended.seconds, ended.arrived)
 
@@ -626,11 +440,6 @@ class SelectionStrategy(Strategy):
 
         Clients that failed, were late, or sent an unusable reply are left out. If the round is skipped, the
         result is (None, None), and the model does not change.
-
-        Raises
-        ------
-        RuntimeError
-            If `configure_train` was not called for this round.
         """
         training = self._configured
         if training is None or training.chosen.opened.number != server_round:
@@ -643,12 +452,12 @@ class SelectionStrategy(Strategy):
         self, training: TrainingRound, replies: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """End a round, see `RoundEnding.end`. The result is that of `aggregate_train`."""
-        stepped, self._record = self._ending.end(training, replies, seconds, arrived)
+        stepped, self._record = self._parts.ending.end(training, replies, seconds, arrived)
         if self.on_round is not None:
             self.on_round(self._record)
         if stepped.arrays is None:
             return None, None
-        metrics = self._training.average(replies, self._record, self.selector.client_sizes)
+        metrics = self._parts.training.average(replies, self._record, self.selector.client_sizes)
         return to_record(stepped.arrays), metrics
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------
@@ -661,38 +470,29 @@ class SelectionStrategy(Strategy):
         The share is the server strategy's ``fraction_evaluate``. Clients that are quarantined for silence are
         left out.
         """
-        if not self._step.fraction_evaluate:
+        parts = self._parts
+        if not parts.step.fraction_evaluate:
             return []  # before the nodes are listed, which takes long with a million nodes
-        here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
-        if self._clients.are_known:
-            here = np.setdiff1d(here, self._clients.logic.silent(server_round + 1))
-        return self._evaluation.messages(server_round, arrays, config, grid, here)
+        here = parts.attendance.eligible_among(self.roster.available(grid.get_node_ids()))
+        if self._parts.clients.are_known:
+            here = np.setdiff1d(here, self._parts.clients.logic.silent(server_round + 1))
+        return parts.evaluation.messages(server_round, arrays, config, grid, here)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of the usable replies with the server strategy, over all clients and by group.
 
         The averages of the groups are stored in ``group_metrics``.
         """
-        return self._evaluation.average(server_round, replies)
+        return self._parts.evaluation.average(server_round, replies)
 
     @property
     def group_metrics(self) -> dict[str, MetricRecord]:
         """The average metrics of each group in the last evaluation by clients, if a client of it replied."""
-        return self._evaluation.by_group
+        return self._parts.evaluation.by_group
 
     def groups(self) -> list[str | None]:
         """Return (M,) the name of each client's group; None if the client has no group."""
-        return self._groups.of_all(self.roster)
-
-
-def _fedavg() -> FedAvg:
-    """Return FedAvg without evaluation on clients.
-
-    ``FedAvg(fraction_evaluate=0.0)`` would log a warning.
-    """
-    strategy = FedAvg()
-    strategy.fraction_evaluate = 0.0
-    return strategy
+        return self._parts.attendance.groups.of_all(self.roster)
 
 
 def _warn(line: str) -> None:

@@ -127,9 +127,8 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
             buffer.end(client, usable=not buffer.is_too_stale(client))
         chosen = logic.gather(opened)
         assert chosen.staleness is not None
-        assert chosen.factors is not None
         used: Bools = np.asarray(chosen.staleness <= mode.max_staleness)
-        weights: Floats = selector.finalize(chosen.selection, used) * chosen.factors
+        weights: Floats = selector.finalize(chosen.selection, used) * buffer.factors(chosen.staleness)
         each = np.array([took[client] for client in chosen.selection.clients.tolist()])
         yield here, chosen.selection, used, weights, each
 

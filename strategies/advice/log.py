@@ -10,38 +10,19 @@ from ..selectors import Feedback, Selection
 
 @dataclass(frozen=True, eq=False)
 class LoggedRound:
-    """A round that changed the model, and the clients in it whose norm is known.
+    """A round that changed the model, and the clients in it whose norm is known."""
 
-    Attributes
-    ----------
-    number : int
-        The number of the round, >= 1.
-    sizes : ndarray, shape (M,)
-        Data sizes of all known clients, > 0. A later round may have more clients, which come last.
-    absent : ndarray of int
-        The known clients that could not be selected.
-    everyone : bool
-        Whether all clients that could be selected were selected.
-    clients, counts : ndarray of int, shape (S,)
-        The selected clients whose norm is known, and how often each was drawn.
-    probabilities : ndarray, shape (S,)
-        See `Selection`.
-    importance : ndarray, shape (S,)
-        The importance W_m of each client, corrected for the clients whose norm is not known: for any fixed
-        x, sum_m W_m x_m is an unbiased estimate of the sum of x_m over the selectable clients.
-    norms : ndarray, shape (S,)
-        ||g_m||, finite.
-    """
-
-    number: int
-    sizes: Floats
-    absent: Ints
-    everyone: bool
-    clients: Ints
-    counts: Ints
-    probabilities: Floats
+    number: int  #: >= 1
+    sizes: Floats  #: (M,) of all known clients, > 0. A later round may have more clients, which come last.
+    absent: Ints  #: the known clients that could not be selected
+    everyone: bool  #: whether all clients that could be selected were selected
+    clients: Ints  #: (S,) the selected clients whose norm is known
+    counts: Ints  #: (S,) how often each of them was drawn
+    probabilities: Floats  #: (S,) see `Selection`
+    #: (S,) W_m, corrected for the clients whose norm is not known: for any fixed x, sum_m W_m x_m is an
+    #: unbiased estimate of the sum of x_m over the selectable clients
     importance: Floats
-    norms: Floats
+    norms: Floats  #: (S,) ||g_m||, finite
 
     @classmethod
     def of(

@@ -39,18 +39,10 @@ class Interval(NamedTuple):
 def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interval:
     """Estimate the sum of the means of x, divided by the sum of the means of y.
 
-    Parameters
-    ----------
-    x, y : ndarray, shape (T,), T >= 2
-        Estimates >= 0 of each round, for two distributions and from the same draws; y > 0 in some round.
-    x_errors, y_errors : ndarray, shape (T,)
-        Numbers of mean 0 that resemble the errors of x and y. They are subtracted, unless a sum would not be
-        positive then.
-
-    Returns
-    -------
-    Interval
-        All values are exactly 1 if x equals y and ``x_errors`` equals ``y_errors``.
+    `x` and `y` (T,), T >= 2, are estimates >= 0 of each round, for two distributions and from the same draws;
+    y > 0 in some round. `x_errors` and `y_errors` (T,) have mean 0 and resemble the errors of x and y. They
+    are subtracted, unless a sum would not be positive then. If x equals y, and the errors are equal, all
+    values are exactly 1.
     """
     better_x, better_y = x - x_errors, y - y_errors
     if min(better_x.sum(), better_y.sum()) > 0:

@@ -15,11 +15,6 @@ class Predictor:
 
     q is the distribution of `forecast`, which is nearly in proportion to the roots of a. The scale c is the
     sum of a over the last draws, divided by the sum of q² over these draws. Older draws count less.
-
-    Parameters
-    ----------
-    selector : Selector
-        The `forecast` whose distribution is q.
     """
 
     def __init__(self, selector: Selector) -> None:

@@ -40,10 +40,7 @@ SAME = 1e-6
 class Evidence:
     """What the rounds of a log say about some distributions.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The names of the distributions. `BASELINE` must be one of them.
+    The distributions have ``names``, of which one is `BASELINE`.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -58,15 +55,9 @@ class Evidence:
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:
         """Add a round.
 
-        Parameters
-        ----------
-        round : LoggedRound
-            The round.
-        distributions : ndarray, shape (S, M)
-            The distributions of the S names; 0 for absent clients.
-        predictions : ndarray, shape (P, M)
-            Predictions b >= 0, equally many in each round; 0 for absent clients. The first of them is used
-            for the estimate; the others extend the interval.
+        `distributions` (S, M) are those of the S names, and `predictions` (P, M) are predictions b >= 0,
+        equally many in each round; both are 0 for absent clients. The first prediction is used for the
+        estimate; the others extend the interval.
         """
         drawn, importance = round.clients, round.importance
         a = (round.shares[drawn] * round.norms) ** 2
@@ -97,11 +88,6 @@ class Evidence:
 
 class Replay:
     """Selectors that learn from the rounds of a log.
-
-    Parameters
-    ----------
-    selectors : mapping of str to Selector
-        New selectors by name, for the clients of the first round.
 
     Attributes
     ----------
@@ -154,23 +140,9 @@ def collect(
 ) -> tuple[Evidence, set[str]]:
     """Replay selectors on a log, and collect what the log says about them.
 
-    Parameters
-    ----------
-    rounds : sequence of LoggedRound
-        The rounds in their order.
-    selectors : mapping of str to Selector
-        New selectors by name, for the clients of the first round. `BASELINE` must be one of them.
-    fixed_log : bool
-        Whether the draws of the log do not depend on the norms in earlier rounds.
-    watch : callable, optional
-        Called with each round, and the distributions (S, M) of all selectors in this round.
-
-    Returns
-    -------
-    evidence : Evidence
-        The evidence of the rounds in which clients had to be left out.
-    same : set of str
-        The selectors that had the probabilities of the log in all these rounds.
+    Return the evidence of the rounds in which clients had to be left out, and the selectors that had the
+    probabilities of the log in all these rounds. The arguments are those of `study.study`. `watch` is called
+    with each round, and the distributions (S, M) of all selectors in this round.
     """
     evidence, replay = Evidence(list(selectors)), Replay(selectors)
     k = next(iter(selectors.values())).clients_per_round

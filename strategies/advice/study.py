@@ -19,55 +19,27 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """What a log says about one selector.
+    """What a log says about one selector."""
 
-    Attributes
-    ----------
-    interval : Interval
-        The selector's variance, divided by that of uniform sampling, with the 95 % confidence interval.
-    exact : bool
-        Whether the selector's distribution in each round is known exactly: it is fixed, or the replayed
-        selector had the probabilities of the log.
-    draws : float
-        How many draws the estimate rests on, see `Evidence.effective_draws`.
-    """
-
-    interval: Interval
+    interval: Interval  #: the variance, divided by that of uniform sampling, with its 95 % interval
+    #: Whether the distribution in each round is known exactly: it is fixed, or the replayed selector had the
+    #: probabilities of the log.
     exact: bool
-    draws: float
+    draws: float  #: how many draws the estimate rests on, see `Evidence.effective_draws`
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a log says about all selectors of a study.
+    """What a log says about all selectors of a study."""
 
-    Attributes
-    ----------
-    selectors : mapping of str to Finding
-        By name, in the order of the study.
-    advice : Advice
-        Which selector to use.
-    rounds : int
-        The number of rounds in which a selector must leave clients out, and in which a norm is known.
-    never_drawn : int
-        The number of clients that the log never drew, or that never replied.
-    """
-
-    selectors: Mapping[str, Finding]
-    advice: Advice
-    rounds: int
-    never_drawn: int
+    selectors: Mapping[str, Finding]  #: by name, in the order of the study
+    advice: Advice  #: which selector to use
+    rounds: int  #: the rounds with a known norm in which a selector must leave clients out
+    never_drawn: int  #: the number of clients that the log never drew, or that never replied
 
 
 def check_log(selector: str) -> None:
-    """Refuse a log from which no variance can be estimated. ``selector`` drew the clients of the log.
-
-    Raises
-    ------
-    ValueError
-        If the selector is not known here, is not unbiased in every round, or weights the parts of an update
-        separately.
-    """
+    """Refuse a log from which no variance can be estimated. ``selector`` drew the clients of the log."""
     kind = selector_type(selector)
     if kind.unbiased != "round":
         why = "biased" if kind.unbiased == "none" else "unbiased only over many rounds"
@@ -86,13 +58,7 @@ def check_log(selector: str) -> None:
 
 
 def check_candidate(selector: str) -> None:
-    """Refuse a selector whose variance cannot be estimated from a log.
-
-    Raises
-    ------
-    ValueError
-        If the selector is not known, or cannot be replayed on norms.
-    """
+    """Refuse a selector whose variance cannot be estimated from a log."""
     kind = selector_type(selector)
     why = ""
     if not issubclass(kind, ProbabilitySelector) or kind.unbiased != "round":

@@ -12,24 +12,12 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Advice:
-    """The selector to use; if the log does not suffice, what it lacks.
+    """The selector to use; if the log does not suffice, what it lacks."""
 
-    Attributes
-    ----------
-    selector : str or None
-        The name of the selector to use; None if the log does not suffice to choose one.
-    best : str
-        The name with the smallest estimate.
-    rival : str
-        If ``selector`` is None: the name that is hardest to distinguish from ``best``; otherwise "".
-    rounds : int
-        If ``selector`` is None: roughly how many rounds would suffice; otherwise 0.
-    """
-
-    selector: str | None
-    best: str
-    rival: str = ""
-    rounds: int = 0
+    selector: str | None  #: the name of the selector to use; None if the log does not suffice
+    best: str  #: the name with the smallest estimate
+    rival: str = ""  #: if there is no selector: the name that is hardest to distinguish from ``best``
+    rounds: int = 0  #: if there is no selector: roughly how many rounds would suffice
 
 
 def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
@@ -39,13 +27,6 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
     at most the share `MARGIN`, each with 95 % confidence. Second, its variance is below that of `BASELINE`
     with 95 % confidence, unless it is `BASELINE`. Of these selectors, fixed ones are preferred to those that
     learn, then `BASELINE`, then the smallest estimate.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        What the log says about each selector.
-    fixed : frozenset of str
-        The names of the fixed distributions.
     """
     names = evidence.names
     estimates = {name: evidence.against(name) for name in names}

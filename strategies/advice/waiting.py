@@ -11,26 +11,15 @@ SHORTEST = 1e-3  # seconds; shorter durations count as this
 
 
 class Waiting(NamedTuple):
-    """Durations of a run.
+    """Durations of a run."""
 
-    Attributes
-    ----------
-    replies : int
-        The number of durations.
-    idle : float
-        The share of a round's wait that remains after a client's reply: the mean over the rounds and their
-        clients. 0 if all clients are equally fast.
-    missing : float
-        The share of the selected clients without a duration.
-    between, within : float
-        Standard deviations of log seconds: between the clients, and of one client over the rounds.
-    """
-
-    replies: int
+    replies: int  #: the number of durations
+    #: The share of a round's wait that remains after a client's reply, the mean over the rounds and their
+    #: clients; 0 if all clients are equally fast.
     idle: float
-    missing: float
-    between: float
-    within: float
+    missing: float  #: the share of the selected clients without a duration
+    between: float  #: standard deviation of log seconds between the clients
+    within: float  #: the same, of one client over the rounds
 
 
 def waiting(rounds: Iterable[tuple[Ints, Floats]]) -> Waiting | None:
@@ -40,11 +29,8 @@ def waiting(rounds: Iterable[tuple[Ints, Floats]]) -> Waiting | None:
     variance between clients is estimated by the same analysis, for unequal numbers of durations (Searle,
     Casella, McCulloch 1992, Variance Components, section 3.6).
 
-    Parameters
-    ----------
-    rounds : iterable of (ndarray of int, shape (S,), ndarray, shape (S,))
-        The selected clients of each round, and the seconds until each reply; a value that is
-        negative or not finite counts as missing.
+    `rounds` holds the selected clients (S,) of each round, and the seconds (S,) until each reply; a value
+    that is negative or not finite counts as missing.
     """
     clients, logs, idle = [], [], []
     selected = 0

@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 class EligibleClients:
     """Finds the eligible clients of each round. The conditions may change from round to round.
 
-    Parameters
-    ----------
-    given : Eligible, optional
-        The conditions (default: every client is eligible).
-    overrides : Overrides, optional
-        Declared properties take precedence over reported ones.
-    groups : Groups, optional
-        The groups of the clients, for the property ``group``.
+    By default, every client is eligible. Declared properties take precedence over reported ones.
 
     Attributes
     ----------
@@ -46,13 +39,7 @@ class EligibleClients:
         self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
 
     def begin(self, round: int) -> None:
-        """Set `conditions` to the conditions of a round.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a function was given, and it returned neither an `Eligibility` nor text with valid conditions.
-        """
+        """Set `conditions` to the conditions of a round."""
         if self._of_round is not None:
             self.conditions = self._of_round(round)
 
@@ -72,11 +59,6 @@ class EligibleClients:
         """Refuse conditions of the current round that fewer clients than a quorum can meet.
 
         This is known only if every name is given without ``*``, ``?`` and ``[``.
-
-        Raises
-        ------
-        ValueError
-            If fewer than ``quorum`` names are given.
         """
         names = set(self.conditions.names)
         if names and len(names) < quorum and not any(set("*?[") & set(name) for name in names):

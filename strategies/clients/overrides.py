@@ -63,17 +63,8 @@ def declared_values(
     neither, its value is the median of all known values. If no value of a setting is known, the setting is
     missing from the result, and the selector uses its default.
 
-    Parameters
-    ----------
-    overrides : Overrides
-        The operator's declarations.
-    selector : type of Selector
-        The selector; its `per_client` lists the settings.
-    client_ids : sequence of str, length M
-        The identities, by index.
-    reported : mapping of str to ndarray, shape (M,), optional
-        The values that clients reported, by the name of the setting; NaN = not reported. Default: no client
-        reported a value.
+    `client_ids` are the identities (M,), and `reported` (M,) the values that clients reported, by the name of
+    the setting; NaN = not reported.
     """
     found: dict[str, NDArray[Any]] = {}
     for name in selector.per_client:
@@ -97,13 +88,8 @@ def numbered(names: Sequence[str], labels: Iterable[str | int | None]) -> NDArra
     The groups in ``names`` have the numbers 0, 1, .... All other groups get the next numbers, in the order of
     their first clients.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The groups for which the selector's settings hold numbers (`Settings.group_names`).
-    labels : iterable of str, int or None
-        The group of each client, by index. The labels 3 and "3" name the same group. A client with the label
-        None is the only member of its group.
+    `labels` holds the group of each client, by index. The labels 3 and "3" name the same group. A client with
+    the label None is the only member of its group.
     """
     numbers: dict[object, int] = {name: number for number, name in enumerate(names)}
     found = []
@@ -119,32 +105,19 @@ class Groups:
 
     A client belongs to the group that the operator declared for it. Without a declaration, it belongs to the
     group that it reported. If it reported none, it is the only member of its group.
-
-    Attributes
-    ----------
-    names : tuple of str (default: empty)
-        The groups with the numbers 0, 1, .... All other groups are numbered in the order of their first
-        clients.
-    only : bool (default: False)
-        Whether clients of groups that are not in ``names`` are refused, because the selector's settings hold
-        a value for each group in ``names`` only, such as the group's share.
-    declared : mapping of str to str or int (default: empty)
-        The groups that the operator declared, by identity.
     """
 
+    # the groups with the numbers 0, 1, ...; all others are numbered in the order of their first clients
     names: tuple[str, ...] = ()
+    # Whether clients of other groups are refused, because the selector's settings hold a value for each of
+    # these groups only, such as the group's share.
     only: bool = False
+    # the groups that the operator declared, by identity
     declared: Mapping[str, str | int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, overrides: Overrides, settings: Settings) -> Groups:
-        """Return the groups for the settings of a selector and the declarations of the operator.
-
-        Raises
-        ------
-        ValueError
-            If the operator declared a group for which the settings have no number.
-        """
+        """Return the groups for the settings of a selector and the declarations of the operator."""
         groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
         for client_id, group in groups.declared.items():
             if refusal := groups.refusal(client_id, None):

@@ -42,11 +42,6 @@ class GaussianMechanism:
         The largest number that is released, finite and > 0, in the number's unit. Larger numbers are clipped
         to the bound. A smaller bound hides more differences between clients. A larger bound adds more noise.
 
-    Raises
-    ------
-    ValueError
-        If an attribute is out of range.
-
     Examples
     --------
     >>> mechanism = GaussianMechanism(epsilon=1.0, delta=1e-5, bound=5.0)
@@ -105,22 +100,8 @@ class GaussianMechanism:
 def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
     """Return the total ε of several reports, for one total δ.
 
-    Parameters
-    ----------
-    noise_multipliers : array_like, shape (n,)
-        z = σ/bound of each report, > 0.
-    delta : float
-        The total δ, in (0, 1).
-
-    Returns
-    -------
-    float
-        The smallest ε >= 0 for which all reports together are (ε, δ)-private; 0 if there are no reports.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    `noise_multipliers` (n,) holds z = σ/bound > 0 of each report; `delta` is in (0, 1). The result is the
+    smallest ε >= 0 for which all reports together are (ε, δ)-private; 0 if there are no reports.
     """
     z = np.asarray(noise_multipliers, dtype=np.float64)
     if z.ndim != 1 or not (z > 0).all():

@@ -47,15 +47,8 @@ class Roster:
         New clients are numbered in the order of their identities. So the order in which clients arrive before
         this call makes no difference.
 
-        Parameters
-        ----------
-        nodes : mapping of str to int
-            The node id of each client, by identity.
-
-        Returns
-        -------
-        list of int
-            The indexes of the new clients, ascending.
+        `nodes` holds the node id of each client, by identity. Return the indexes of the new clients,
+        ascending.
         """
         new = []
         for client_id in sorted(nodes):
@@ -71,15 +64,10 @@ class Roster:
         return new
 
     def remove(self, client_ids: Collection[str]) -> list[str]:
-        """Remove clients. Identities that are not registered are ignored.
+        """Remove the registered clients among these identities, and return their identities, sorted.
 
         The indexes of removed clients are not reused. A removed identity that registers again gets a new
         index.
-
-        Returns
-        -------
-        list of str
-            The identities that this call removed, sorted.
         """
         leaving = sorted(client_id for client_id in client_ids if client_id in self._index)
         for client_id in leaving:

@@ -93,11 +93,6 @@ class ReceivedArrays(Mapping[str, "NDArray[Any]"]):
 
     If `decode` returns a view, the view is kept for later accesses, since it needs no memory. If `decode`
     returns a copy, the copy is not kept, and the next access decodes the array again.
-
-    Parameters
-    ----------
-    record : ArrayRecord
-        The received record. It is not changed.
     """
 
     def __init__(self, record: ArrayRecord) -> None:

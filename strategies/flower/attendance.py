@@ -50,48 +50,22 @@ class NotEnoughClientsError(RuntimeError):
 
 @dataclass
 class Attendance:
-    """Updates the roster as nodes come online and go offline.
+    """Updates the roster as nodes come online and go offline."""
 
-    Attributes
-    ----------
-    min_available_clients : int
-        The number of clients for which `wait_for_first` waits.
-    clients_per_round : int
-        The least number of clients with which `wait_for_first` continues at its deadline in a new run.
-    quorum : int
-        The number of available clients for which `wait_for_quorum` waits.
-    deadlines : Deadlines
-        How long to wait for clients.
-    polling : Polling
-        Whether nodes are asked for their status, and how often to look for nodes.
-    removals : Removals
-        The identities that must not be clients of the run.
-    roster : Roster
-        The clients registered so far.
-    groups : Groups
-        The groups that clients may have.
-    needs_status : bool (default: False)
-        Whether the run needs what only a status report says, see `StatusQuestions`.
-    declared : frozenset of str (default: empty)
-        The identities that the operator declared.
-    eligible : EligibleClients
-        The clients that may be selected. All others count as unavailable.
-    num_ineligible : int
-        How many clients were online and willing to train, but not eligible, at the last look.
-    """
-
-    min_available_clients: int
-    clients_per_round: int
-    quorum: int
+    min_available_clients: int  # for how many clients `wait_for_first` waits
+    clients_per_round: int  # the least number of clients with which it continues at its deadline in a new run
+    quorum: int  # for how many available clients `wait_for_quorum` waits
     deadlines: Deadlines
     polling: Polling
     removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
     groups: Groups = field(default_factory=Groups)
+    # whether the run needs what only a status report says, see `StatusQuestions`
     needs_status: InitVar[bool] = False
-    declared: frozenset[str] = frozenset()
+    declared: frozenset[str] = frozenset()  # the identities that the operator declared
+    # who may be selected; others: unavailable
     eligible: EligibleClients = field(default_factory=lambda: EligibleClients(None))
-    num_ineligible: int = 0
+    num_ineligible: int = 0  # at the last look: online and willing to train, but not eligible
     _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     # node that claims the identity of an online client, and is not registered yet -> (its report, the time of

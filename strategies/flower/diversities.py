@@ -34,20 +34,11 @@ def diversities(
     The mean is weighted by `mean_weights`. The diversity of a client without a usable update is NaN. All
     answers are in memory at once, and each model is read three times.
 
-    Parameters
-    ----------
-    arrays : ArrayRecord
-        The global model w_t.
-    answers : mapping of int to RecordDict
-        The answers to ``query.update``. A key is the client's position in ``sizes``. Each answer holds a
-        trained model w_m.
-    sizes : ndarray, shape (n,)
-        The data sizes of the clients that were asked, > 0.
-    name_of : callable
-        Returns the identity of the client at a position, for the log.
+    ``arrays`` is the global model w_t. ``answers`` holds the answers to ``query.update`` by the clients'
+    positions in ``sizes`` (n,), the data sizes > 0 of the clients that were asked; each answer holds a
+    trained model w_m. ``name_of`` returns the identity of the client at a position, for the log.
     """
-    received = ReceivedArrays(arrays)
-    model = Model({name: received[name] for name in received})
+    model = Model(dict(ReceivedArrays(arrays)))
     updates: dict[int, Update] = {}
     norms: dict[int, float] = {}
     for position, content in answers.items():

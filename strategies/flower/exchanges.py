@@ -250,23 +250,11 @@ class ExchangeGrid(GridView):
         If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
         failure in a row raises its error.
 
-        Parameters
-        ----------
-        messages : iterable of Message
-            The messages.
-        timeout : float, optional
-            The longest time to wait for replies, in seconds (default: no limit).
-        enough : int, optional
-            The number of replies after which the wait ends (default: wait for all replies).
-        counts : callable, optional
-            Takes a reply, and returns whether the reply counts towards ``enough`` and the quorum (default:
-            all replies that are no errors count).
-        wait : Wait, optional
-            Ends the wait when no further reply can be expected, and learns how long clients took. The clients
-            of ``wait`` are in the order of the messages. Default: only ``timeout`` and ``enough`` end the
-            wait.
-        only_online : bool (default: False)
-            Whether the wait for a node ends as soon as the grid no longer shows the node.
+        ``timeout`` is the longest wait for replies, in seconds. After ``enough`` replies that count, the wait
+        ends; ``counts`` takes a reply, and returns whether it counts towards ``enough`` and the quorum
+        (default: if it is no error). ``wait`` ends the wait when no further reply can be expected, and learns
+        how long clients took; its clients are in the order of the messages. With ``only_online``, the wait
+        for a node ends as soon as the grid no longer shows the node.
         """
         messages = list(messages)
         counts = counts or (lambda reply: not reply.has_error())

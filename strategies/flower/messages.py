@@ -52,13 +52,7 @@ def write_report(report: Report) -> RecordDict:
 def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
     """Read a client's report from all metric and config records of a reply, whatever the records' names are.
 
-    Parameters
-    ----------
-    content : RecordDict
-        The content of the client's reply.
-    size_key : str (default: "num-examples")
-        The name of the metric that holds the client's data size. Without it, ``num-examples`` or
-        ``num_examples`` is read.
+    The data size is the metric ``size_key``; without it, ``num-examples`` or ``num_examples``.
 
     Raises
     ------
@@ -114,11 +108,6 @@ def read_status(reply: Message) -> Report | None:
 
     If the app has no status handler, the report is empty. If the node was not reached, or its app raised
     another error, the result is None.
-
-    Raises
-    ------
-    ValueError
-        If the data size is invalid, see `Report.parse`.
     """
     if reply.has_error():
         return Report() if lacks_handler(reply) else None
@@ -178,9 +167,8 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
     reply = read_reply(message, size_key)
     if reply.arrays is None:
         return reply
-    received = ReceivedArrays(model)
     try:
-        Model({name: received[name] for name in received}).examine(Update(reply.arrays))
+        Model(dict(ReceivedArrays(model))).examine(Update(reply.arrays))
     except UnusableError as error:
         return replace(reply, arrays=None, failure=printable(error), sent=True)
     return reply
@@ -189,14 +177,8 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
 def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
     """Return the record with the reply times, and the training times and batteries that clients report.
 
-    Parameters
-    ----------
-    record : RoundRecord
-        The record of the round.
-    replies : sequence of Reply
-        The replies (S,) of the selected clients.
-    reply_seconds : ndarray, shape (S,)
-        The seconds until the server had each reply; NaN: no reply. Empty if no time is known.
+    ``replies`` (S,) are those of the selected clients. ``reply_seconds`` (S,) are NaN without a reply, and
+    empty if no time is known.
     """
     return replace(
         record,
@@ -225,8 +207,7 @@ class TrainingRound:
 
     @cached_property
     def _model(self) -> Model:
-        received = ReceivedArrays(self.arrays)
-        return Model({name: received[name] for name in received})
+        return Model(dict(ReceivedArrays(self.arrays)))
 
     def is_usable(self, reply: Message) -> bool:
         """Return whether a reply holds a model with the right names and shapes, and finite real numbers.

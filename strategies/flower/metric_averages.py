@@ -39,18 +39,9 @@ def averaged(
     more than `MOST_METRICS` metrics or `MOST_NUMBERS` numbers. Of the remaining replies, only those with the
     most frequent combination of metric names and lengths are averaged.
 
-    Parameters
-    ----------
-    average : callable
-        The server strategy's function. It gets the elements of ``answers`` that belong to usual replies.
-    answers : sequence
-        One element for each reply, in the form that ``average`` takes.
-    contents : sequence of RecordDict
-        The content of each reply, with its metrics, aligned with ``answers``.
-    what : str
-        The name of the metrics in the log.
-    names : sequence of str
-        The client of each reply, for the log, aligned with ``answers``.
+    ``answers`` has one element for each reply, in the form that ``average`` takes: the server strategy's
+    function. ``contents`` holds the metrics of each reply. ``what`` and ``names`` are the metrics and the
+    clients of the replies, for the log.
     """
     try:
         reasons = _why_unusual(contents)

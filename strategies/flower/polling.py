@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from math import nan
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     from ..selectors import Selector
 
 
+_EVALUATES = (
+    "The clients' app has no %s handler, so the error in that client's log was to be expected, and no other "
+    "client is asked: candidates evaluate the model instead, on all of their test data. "
+    "Polling(poll_with='evaluate') evaluates from the start; a client app that is a "
+    "flwr_cohort.ReportingClientApp has the handler"
+)
 WaitFor = Callable[["NDArray[np.int64]"], "Wait | None"]
 """A function that takes clients (n,), and returns how long to wait for their answers. If it returns None, the
 wait lasts until the deadline."""
@@ -76,6 +82,29 @@ class Asked(NamedTuple):
     train_config: Mapping[str, list[float] | list[str]] = {}
 
 
+@dataclass(frozen=True)
+class PollRound:
+    """The round of a poll: what its questions hold, and how long their answers are awaited.
+
+    If nothing is known about the clients' app yet (``probes``), one client is asked first, and the others
+    only if the app has a handler for the question: without a handler, each question logs an error in the
+    client. If the run cannot go on without the answers, two more clients are asked before the run ends, since
+    a single client may be wrong, or lie.
+    """
+
+    grid: Grid
+    selector: Selector
+    number: int
+    arrays: ArrayRecord  # w_t
+    evaluate_config: Mapping[str, Any] = field(default_factory=dict)  # of EVALUATE messages
+    train_config: Mapping[str, Any] = field(default_factory=dict)  # of questions for which clients train
+    learning_rate: float = 1.0  # norms and diversities of updates are divided by it
+    budget: float | None = None  # as for `Selector.select`
+    wait_for: WaitFor = lambda clients: None
+    train_deadline: float | None = None  # s, the longest wait if clients train; None: that of `Poll`
+    probes: bool = False
+
+
 @dataclass
 class Poll:
     """Asks candidates for losses, for measurements of updates, or for what `flics-private` needs.
@@ -88,30 +117,26 @@ class Poll:
 
     Attributes
     ----------
-    deadline : float (default: 60)
-        The longest wait of each exchange of questions and answers, in seconds, > 0. A poll of
-        `flics-private` has two exchanges. A poll for losses has a second exchange if clients have no
-        ``query.loss`` handler.
+    roster : Roster
+        The clients' nodes. Clients that report themselves unavailable are noted there.
     polling : Polling
         How the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A
         client without a ``query.loss`` handler is asked with EVALUATE in the same round.
+    deadline : float (default: 60)
+        The longest wait of each exchange of questions and answers, in seconds, > 0. A poll of
+        `flics-private` has two exchanges, and so has a poll for losses if clients have no ``query.loss``.
     seed : int (default: 0)
         The seed of the run. The mini-batch of `cpow-d` is a function of (seed, round, client).
     arrays_key, config_key : str (default: "arrays", "config")
         The names that the app expects for the array record and the config record of a message.
-    probes : bool (default: False)
-        Whether nothing is known about the clients' app yet. Then one client is asked first, and the others
-        only if the app has a handler for the question: without a handler, each question logs an error in the
-        client. If the run cannot go on without the answers, two more clients are asked before the run ends,
-        since a single client may be wrong, or lie.
     """
 
-    deadline: float = 60.0
+    roster: Roster
     polling: Polling = field(default_factory=Polling)
+    deadline: float = 60.0
     seed: int = 0
     arrays_key: str = "arrays"
     config_key: str = "config"
-    probes: bool = False
     _evaluates: bool | None = field(default=None, init=False)  # whether to ask with EVALUATE; None: undecided
     _ever_answered: bool = field(default=False, init=False)
     _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
@@ -120,52 +145,8 @@ class Poll:
     _answered_without: dict[str, set[int]] = field(default_factory=dict, init=False)
     _lacking: set[int] = field(default_factory=set, init=False)  # clients whose EVALUATE replies have no loss
 
-    def ask(
-        self,
-        grid: Grid,
-        selector: Selector,
-        round: int,
-        candidates: NDArray[np.int64] | None,
-        roster: Roster,
-        arrays: ArrayRecord,
-        *,
-        evaluate_config: ConfigRecord | None = None,
-        train_config: ConfigRecord | None = None,
-        learning_rate: float = 1.0,
-        budget: float | None = None,
-        wait_for: WaitFor = lambda clients: None,
-        train_deadline: float | None = None,
-    ) -> Asked:
-        """Ask the candidates for the reports that the selector needs.
-
-        Parameters
-        ----------
-        grid : Grid
-            The grid that sends the messages.
-        selector : Selector
-            The selector; its `polls_for` lists the reports.
-        round : int
-            The round, >= 1.
-        candidates : ndarray of int, shape (n,), or None
-            The clients to ask, as `Selector.candidates` returns them; None if the selector needs no poll.
-        roster : Roster
-            The roster, which holds the clients' nodes. Clients that report themselves unavailable are noted
-            there.
-        arrays : ArrayRecord
-            The round's model, w_t.
-        evaluate_config : ConfigRecord, optional
-            The config of EVALUATE messages, to which ``server-round`` is added (default: empty).
-        train_config : ConfigRecord, optional
-            The config of TRAIN messages, for polls in which candidates train (default: empty).
-        learning_rate : float (default: 1.0)
-            The number by which norms and diversities of updates are divided, > 0, as in `RoundLogic`.
-        budget : float, optional
-            The selection size of this round, as for `Selector.select` (default: the selector's
-            `clients_per_round`).
-        wait_for : callable, optional
-            Takes clients, and returns how long to wait for their answers (default: until the deadline).
-        train_deadline : float, optional
-            The longest wait in seconds if candidates train for their answers (default: ``deadline``).
+    def ask(self, round: PollRound, candidates: NDArray[np.int64] | None) -> Asked:
+        """Ask the candidates (n,) of `Selector.candidates` for the reports that the selector needs.
 
         Raises
         ------
@@ -175,49 +156,17 @@ class Poll:
         """
         if candidates is None:
             return Asked()
-        if "group" in selector.polls_for:
-            return self._invite(grid, selector, round, candidates, roster, budget, wait_for)
-        if selector.polls_for & AFTER_TRAINING:
-            config = train_config or ConfigRecord()
-            reports = self._updates(
-                grid, selector, round, candidates, roster, arrays, config, wait_for, train_deadline
-            )
-            for name in ("update_norm", "diversity"):
-                if name in reports:
-                    reports[name] /= learning_rate
-            return Asked(reports)
-        losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config, wait_for)
-        return Asked({"loss": losses})
+        if "group" in round.selector.polls_for:
+            return self._invite(round, candidates)
+        if round.selector.polls_for & AFTER_TRAINING:
+            return Asked(self._updates(round, candidates))
+        return Asked({"loss": self._losses(round, candidates)})
 
-    def ask_norms(
-        self,
-        grid: Grid,
-        clients: NDArray[np.int64],
-        roster: Roster,
-        arrays: ArrayRecord,
-        *,
-        config: ConfigRecord,
-        round: int,
-        deadline: float,
-    ) -> NDArray[np.float64]:
-        """Ask clients for ||w_m - w_t||, the norm of an update that they compute and do not send.
+    def ask_norms(self, round: PollRound, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Ask clients (n,) for ||w_m - w_t||, the norm of an update that they compute and do not send.
 
-        Parameters
-        ----------
-        grid, roster, arrays, round
-            As for `ask`.
-        clients : ndarray of int, shape (n,)
-            The clients to ask.
-        config : ConfigRecord
-            The config of TRAIN messages. Unless it holds ``seed``, the seed of round 0 is added, so that no
-            later round repeats these mini-batches.
-        deadline : float
-            The longest wait in seconds, > 0.
-
-        Returns
-        -------
-        ndarray, shape (n,)
-            The norms, not divided by a learning rate; NaN = no answer.
+        Return (n,) the norms, not divided by a learning rate; NaN = no answer. Unless the config of the round
+        holds ``seed``, it is that of round 0, so that no later round repeats these mini-batches.
 
         Raises
         ------
@@ -225,152 +174,113 @@ class Poll:
             If no client answers with a norm, and three clients (or all, if fewer were asked) lack the
             handler.
         """
-        configs = [
-            ConfigRecord({"seed": client_seed(self.seed, 0, int(client)), "server-round": round, **config})
-            for client in clients
-        ]
-        reports, unable = self._query(
-            grid, NORM, round, clients, roster, configs, lambda clients: None, arrays, deadline=deadline
-        )
-        norms = np.full(clients.size, nan)
-        for position, report in reports.items():
-            norms[position] = nan if report.update_norm is None else report.update_norm
+        patient = replace(round, wait_for=lambda clients: None)
+        reports, unable = self._query(patient, NORM, clients, self._train_configs(round, clients, 0))
+        norms = _values(reports, "update_norm", clients.size)
         if not np.isfinite(norms).any() and unable.size >= min(ENOUGH, max(1, clients.size)):
             raise MissingHandlerError(
                 f"ask_norms = True needs the handler {NORM}, and the clients' app has none"
             )
-        log(
-            INFO,
-            "Asked %s for norms: %d answered",
-            counted(norms.size, "client"),
-            np.isfinite(norms).sum(),
-        )
+        answered = np.isfinite(norms).sum()
+        log(INFO, "Asked %s for norms: %d answered", counted(norms.size, "client"), answered)
         self._unable.clear()  # clients without this handler may have the handler of the selector's poll
         return norms
 
-    def _updates(
-        self,
-        grid: Grid,
-        selector: Selector,
-        round: int,
-        candidates: NDArray[np.int64],
-        roster: Roster,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        wait_for: WaitFor,
-        deadline: float | None,
-    ) -> dict[str, NDArray[np.float64]]:
+    def _train_configs(
+        self, round: PollRound, clients: NDArray[np.int64], seed_round: int, **more: Any
+    ) -> list[ConfigRecord]:
+        """Return the configs of questions for which clients train, with the seeds of a round."""
+        return [
+            ConfigRecord(
+                {
+                    "seed": client_seed(self.seed, seed_round, int(client)),
+                    "server-round": round.number,
+                    **more,
+                    **round.train_config,
+                }
+            )
+            for client in clients
+        ]
+
+    def _updates(self, round: PollRound, candidates: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
         """Let all candidates train, and return by name the numbers (n,) that the selector needs.
 
         A candidate that is then selected computes the same update again. Candidates send their trained models
         only if the selector needs diversities; otherwise they send only numbers.
         """
-        wanted = selector.polls_for
+        selector, wanted = round.selector, round.selector.polls_for
         kind = UPDATE if "diversity" in wanted else NORM
         variance = {REPORT_VARIANCE: True} if "gradient_variance" in wanted else {}
-        configs = [
-            ConfigRecord(
-                {
-                    "seed": client_seed(self.seed, round, int(client)),
-                    "server-round": round,
-                    **variance,
-                    **config,
-                }
-            )
-            for client in candidates
-        ]
+        configs = self._train_configs(round, candidates, round.number, **variance)
         contents: dict[int, RecordDict] = {}
-        reports, unable = self._query(
-            grid, kind, round, candidates, roster, configs, wait_for, arrays, deadline=deadline, keep=contents
-        )
-        found = {name: np.full(candidates.size, nan) for name in wanted}
-        for position, report in reports.items():
-            for name in wanted - {"diversity"}:
-                value = getattr(report, name)
-                found[name][position] = nan if value is None else value
+        reports, unable = self._query(round, kind, candidates, configs, keep=contents)
+        found = {name: _values(reports, name, candidates.size) for name in wanted - {"diversity"}}
         if "diversity" in wanted:
-            sizes = selector.client_sizes[candidates]
             found["diversity"] = diversities(
-                arrays, contents, sizes, lambda position: roster.id_of(int(candidates[position]))
+                round.arrays,
+                contents,
+                selector.client_sizes[candidates],
+                lambda position: self.roster.id_of(int(candidates[position])),
             )
         for name, values in found.items():
             if np.isfinite(values).any() or self._ever_answered:
                 continue
             without = self._answered_without.setdefault(name, set())
             without.update(int(candidates[each]) for each in reports)
-            lacks_number = self._is_enough(without, roster)
-            if lacks_number or (unable.size and self._is_enough(self._unable, roster)):
+            lacks_number = self._is_enough(without)
+            if lacks_number or (unable.size and self._is_enough(self._unable)):
                 why = f"its replies to {kind} hold none" if lacks_number else f"it has no {kind} handler"
                 raise MissingHandlerError(
                     f"{selector.name} needs the {name.replace('_', ' ')} of all clients before it selects, "
                     f"and the clients' app reports none: {why}"
                 )
-        self._note_answers(selector, "update", round, np.sum(list(found.values()), axis=0))
+        self._note_answers(round, "update", np.sum(list(found.values()), axis=0))
+        for name in found.keys() & {"update_norm", "diversity"}:
+            found[name] /= round.learning_rate
         return found
 
-    def _losses(
-        self,
-        grid: Grid,
-        selector: Selector,
-        round: int,
-        candidates: NDArray[np.int64],
-        roster: Roster,
-        arrays: ArrayRecord,
-        evaluate_config: ConfigRecord | None,
-        wait_for: WaitFor,
-    ) -> NDArray[np.float64]:
+    def _losses(self, round: PollRound, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return (n,) the candidates' losses; NaN = no usable answer."""
+        selector = round.selector
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
-        probes = self.probes and LOSS not in self._asked
+        probes = round.probes and LOSS not in self._asked
         if self._evaluates is None:
-            default = "evaluate" if self.probes and not selector.poll_settings else "query"
+            default = "evaluate" if round.probes and not selector.poll_settings else "query"
             self._evaluates = (self.polling.poll_with or default) == "evaluate"
         if not self._evaluates:
             configs = []
             for client in candidates:
-                seed = client_seed(self.seed, round, int(client), "loss")
-                own = {"server-round": round, "seed": seed, **selector.poll_settings}
-                configs.append(ConfigRecord({**(evaluate_config or {}), **own}))
-            reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, wait_for, arrays)
-            for position, report in reports.items():
-                losses[position] = nan if report.loss is None else report.loss
+                seed = client_seed(self.seed, round.number, int(client), "loss")
+                own = {"server-round": round.number, "seed": seed, **selector.poll_settings}
+                configs.append(ConfigRecord({**round.evaluate_config, **own}))
+            reports, unable = self._query(round, LOSS, candidates, configs, deadline=self.deadline)
+            losses = _values(reports, "loss", candidates.size)
             # If true, later polls send EVALUATE at once.
-            self._evaluates = candidates.size == unable.size and (
-                probes or self._is_enough(self._unable, roster)
-            )
+            self._evaluates = candidates.size == unable.size and (probes or self._is_enough(self._unable))
             if self._evaluates and probes:
-                log(
-                    WARNING,
-                    "The clients' app has no %s handler, so the error in that client's log was to be "
-                    "expected, "
-                    "and no other client is asked: candidates evaluate the model instead, on all of "
-                    "their test data. Polling(poll_with='evaluate') evaluates from the start; a client app "
-                    "that is a flwr_cohort.ReportingClientApp has the handler",
-                    LOSS,
-                )
+                log(WARNING, _EVALUATES, LOSS)
         if unable.size:
-            config = ConfigRecord({**(evaluate_config or {}), "server-round": round})
+            config = ConfigRecord({**round.evaluate_config, "server-round": round.number})
             asked = candidates[unable]
-            contents = [RecordDict({self.arrays_key: arrays, self.config_key: config}) for _ in asked]
-            replies, _ = self._exchange(grid, MessageType.EVALUATE, round, asked, roster, contents, wait_for)
+            contents = [RecordDict({self.arrays_key: round.arrays, self.config_key: config}) for _ in asked]
+            replies, _ = self._exchange(round, MessageType.EVALUATE, asked, contents, self.deadline)
             losses[unable], reasons = self._read_losses(replies)
             self._lacking.update(int(client) for client, why in zip(asked, reasons, strict=True) if why)
             lacking = next(filter(None, reasons), "")
-            is_missing = lacking and self._is_enough(self._lacking, roster)
+            is_missing = lacking and self._is_enough(self._lacking)
             if is_missing and not np.isfinite(losses).any() and not self._ever_answered:
+                none = f"the clients' app reports none: it has no {LOSS} handler, and "
                 raise MissingHandlerError(
-                    f"{selector.name} needs the loss of its candidates, and the clients' app reports none: "
-                    f"it has no {LOSS} handler, and {lacking}"
-                    if LOSS in self._asked
-                    else f"{selector.name} needs the loss of its candidates, and {lacking}"
+                    f"{selector.name} needs the loss of its candidates, and "
+                    f"{none if LOSS in self._asked else ''}{lacking}"
                 )
-        self._note_answers(selector, "loss", round, losses)
+        self._note_answers(round, "loss", losses)
         return losses
 
-    def _is_enough(self, clients: set[int], roster: Roster) -> bool:
+    def _is_enough(self, clients: set[int]) -> bool:
         """Return whether these are `ENOUGH` clients, or all clients, so that the server believes them."""
-        return len(clients) >= min(ENOUGH, len(roster))
+        return len(clients) >= min(ENOUGH, len(self.roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:
         """Return the losses (n,) in the replies, NaN = none, and what the app lacks (n,), "" = nothing."""
@@ -395,72 +305,62 @@ class Poll:
                     )
         return losses, lacking
 
-    def _invite(
-        self,
-        grid: Grid,
-        selector: Selector,
-        round: int,
-        candidates: NDArray[np.int64],
-        roster: Roster,
-        budget: float | None,
-        wait_for: WaitFor,
-    ) -> Asked:
+    def _invite(self, round: PollRound, candidates: NDArray[np.int64]) -> Asked:
         """Ask for randomised groups, then send the selector's invitation, if any; see `flics_private`."""
+        selector, number, size = round.selector, round.number, candidates.size
         names = {GROUP_NAMES: list(selector.settings.group_names)}
-        config = ConfigRecord({"server-round": round, **selector.poll_settings, **names})
+        config = ConfigRecord({"server-round": number, **selector.poll_settings, **names})
         num_groups = int(selector.poll_settings["num-groups"])
-        configs = [config] * candidates.size
-        reports, unable = self._query(grid, GROUP, round, candidates, roster, configs, wait_for)
-        groups = np.full(candidates.size, nan)
+        reports, unable = self._query(
+            round, GROUP, candidates, [config] * size, deadline=self.deadline, model=False
+        )
+        groups = np.full(size, nan)
         for position, report in reports.items():
             if isinstance(report.group, int) and 0 <= report.group < num_groups:
                 groups[position] = report.group
-        is_missing = unable.size and self._is_enough(self._unable, roster)
+        is_missing = unable.size and self._is_enough(self._unable)
         if is_missing and not np.isfinite(groups).any() and not self._ever_answered:
             raise MissingHandlerError(
                 f"{selector.name} needs the handlers {GROUP} and {INVITATION}, and the clients' app has none"
             )
-        self._note_answers(selector, "group", round, groups)
-        invitation = selector.invitation(round, candidates, {"group": groups}, budget=budget)
+        self._note_answers(round, "group", groups)
+        invitation = selector.invitation(number, candidates, {"group": groups}, budget=round.budget)
         if invitation is None:  # the selector selects by the groups; the clients decide nothing
             return Asked({"group": groups})
         position_of = {int(client): position for position, client in enumerate(candidates)}
         configs = [
-            ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist(), **names})
+            ConfigRecord({"server-round": number, "num-groups": num_groups, "rates": rates.tolist(), **names})
             for rates in invitation.rates[invitation.versions]
         ]
-        reports, _ = self._query(grid, INVITATION, round, invitation.clients, roster, configs, wait_for)
-        accepts = np.full(candidates.size, nan)
+        invited = invitation.clients
+        reports, _ = self._query(round, INVITATION, invited, configs, deadline=self.deadline, model=False)
+        accepts = np.full(size, nan)
         for i, report in reports.items():
             if report.accepts is not None:
-                accepts[position_of[int(invitation.clients[i])]] = report.accepts
+                accepts[position_of[int(invited[i])]] = report.accepts
         scales = {UPDATE_SCALES: invitation.scales.tolist()}
         return Asked({"group": groups, "accepts": accepts}, {**scales, **names})
 
     def _query(
         self,
-        grid: Grid,
+        round: PollRound,
         kind: str,
-        round: int,
         clients: NDArray[np.int64],
-        roster: Roster,
         configs: Sequence[ConfigRecord],
-        wait_for: WaitFor,
-        arrays: ArrayRecord | None = None,
         *,
         deadline: float | None = None,
+        model: bool = True,
         keep: dict[int, RecordDict] | None = None,
     ) -> tuple[dict[int, Report], NDArray[np.int64]]:
-        """Return the report of each client that answered, by position, and the clients without a handler.
+        """Return the report of each client that answered, and the clients without a handler, by position.
 
-        Clients without a handler are returned as their positions (k,). If ``keep`` is given, the content of
-        each answer is stored there by position.
+        The questions hold the ``configs`` (n,) and, if ``model``, the model w_t. Without a ``deadline``, the
+        clients must train for their answers. The content of each answer is stored in ``keep``, if given.
         """
-        records = {} if arrays is None else {self.arrays_key: arrays}
+        records = {self.arrays_key: round.arrays} if model else {}
         contents = [RecordDict({**records, self.config_key: config}) for config in configs]
-        replies, spared = self._exchange(
-            grid, kind, round, clients, roster, contents, wait_for, deadline=deadline
-        )
+        deadline = deadline or round.train_deadline or self.deadline
+        replies, spared = self._exchange(round, kind, clients, contents, deadline)
         reports, unable = {}, [*spared]
         for position, reply in enumerate(replies):
             if reply is None:
@@ -470,45 +370,40 @@ class Poll:
                 unable.append(position)
                 self._unable.add(client)
                 continue
+            name = self.roster.id_of(client)
             if reply.has_error():
-                log(WARNING, "%s did not answer %s: %s", roster.id_of(client), kind, why_failed(reply))
+                log(WARNING, "%s did not answer %s: %s", name, kind, why_failed(reply))
                 continue
             try:
                 report = read_report(reply.content)
             except Exception as error:  # a reply may cause any error, and must not end the round
-                why = printable(error)
-                log(WARNING, "%s sent an unusable answer to %s: %s", roster.id_of(client), kind, why)
+                log(WARNING, "%s sent an unusable answer to %s: %s", name, kind, printable(error))
                 continue
             if report.available:
                 reports[position] = report
                 if keep is not None:
                     keep[position] = reply.content
             else:  # note only the availability: the roster must not remember a randomised group
-                roster.note(client, Report(available=False))
+                self.roster.note(client, Report(available=False))
         return reports, np.sort(np.array(unable, dtype=np.int64))
 
     def _exchange(
         self,
-        grid: Grid,
+        round: PollRound,
         kind: str,
-        round: int,
         clients: NDArray[np.int64],
-        roster: Roster,
         contents: Sequence[RecordDict],
-        wait_for: WaitFor,
-        *,
-        deadline: float | None = None,
+        deadline: float,
     ) -> tuple[list[Message | None], list[int]]:
         """Send one question to each client, and return (n,) the replies; None = no reply in time.
 
         The result also holds the positions of the clients that were spared the question, because the app has
-        no handler for it, see `probes`.
+        no handler for it, see `PollRound`.
         """
-        deadline = deadline or self.deadline
-        grid = ExchangeGrid.of(grid, self.polling.interval)
+        grid = ExchangeGrid.of(round.grid, self.polling.interval)
         replies: list[Message | None] = [None] * len(clients)
         probes: tuple[int, ...] = ()  # how many clients are asked at first, and then in addition
-        if self.probes and kind not in self._asked:
+        if round.probes and kind not in self._asked:
             probes = (1,) if kind == LOSS else (1, ENOUGH - 1)
         self._asked.add(kind)
         first = stage = 0
@@ -518,10 +413,10 @@ class Poll:
             last = min(first + count, len(clients))
             part = slice(first, last)
             questions = [
-                question(kind, roster.node_of(int(client)), deadline, content, round)
+                question(kind, self.roster.node_of(int(client)), deadline, content, round.number)
                 for client, content in zip(clients[part], contents[part], strict=True)
             ]
-            wait = wait_for(clients[part])
+            wait = round.wait_for(clients[part])
             if wait is not None:  # the quorum is one of all answers
                 wait.quorum = max(0, wait.quorum - sum(reply is not None for reply in replies[:first]))
             answers = grid.send_and_receive(questions, timeout=deadline, wait=wait)
@@ -536,7 +431,7 @@ class Poll:
                 break
         return replies, list(range(first, len(clients)))
 
-    def _note_answers(self, selector: Selector, kind: str, round: int, values: NDArray[np.float64]) -> None:
+    def _note_answers(self, round: PollRound, kind: str, values: NDArray[np.float64]) -> None:
         """Remember whether any candidate has ever answered, and log how many did not answer now."""
         answered = int(np.isfinite(values).sum())
         self._ever_answered |= answered > 0
@@ -544,9 +439,18 @@ class Poll:
             log(
                 WARNING,
                 "Round %d: %d of the %d candidates of %s reported their %s; the others count as unavailable",
-                round,
+                round.number,
                 answered,
                 values.size,
-                selector.name,
+                round.selector.name,
                 kind,
             )
+
+
+def _values(reports: Mapping[int, Report], name: str, size: int) -> NDArray[np.float64]:
+    """Return (n,) one number of the reports by position; NaN if it was not reported."""
+    values = np.full(size, nan)
+    for position, report in reports.items():
+        value = getattr(report, name)
+        values[position] = nan if value is None else value
+    return values

@@ -46,22 +46,8 @@ class StatusQuestions:
     A node that answers with an error, for example because its ClientApp was killed, is asked again after
     10 s, or after twice ``deadlines.status`` if that is less. This pause doubles after each further error.
 
-    Parameters
-    ----------
-    deadlines : Deadlines
-        How long to wait for the answers.
-    polling : Polling
-        Whether to ask nodes, and how often to look for answers.
-    needs_status : bool (default: False)
-        Whether the run needs what only a status report says, such as groups. Nodes are then asked unless
-        ``polling.ask_status`` is False.
-    declared : frozenset of str (default: empty)
-        The identities that the operator declared.
-
-    Attributes
-    ----------
-    answered : bool
-        Whether any node has reported its status.
+    If ``needs_status``, the run needs what only a status report says, such as groups: then nodes are asked
+    unless ``polling.ask_status`` is False. ``declared`` are the identities that the operator declared.
     """
 
     def __init__(

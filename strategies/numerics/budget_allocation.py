@@ -26,29 +26,10 @@ def water_fill(
     of the r_j grows with μ, and is linear between the points at which a group leaves its lower bound or
     reaches its upper bound. A bisection over these points gives μ in O(G log G).
 
-    Parameters
-    ----------
-    targets : array_like, shape (G,)
-        p >= 0, in any unit. A group with p_j = 0 gets its lower bound. A positive p_j below 1e-150 times the
-        largest is raised to this value.
-    counts : array_like, shape (G,)
-        n >= 0, the number of participants of each group so far.
-    budget : float
-        The limit of the sum of r. It is finite and at least the sum of the lower bounds.
-    upper : array_like, shape (G,)
-        The upper bounds of r, for example the number of available clients; finite and >= lower.
-    lower : array_like, shape (G,), optional
-        The lower bounds of r, finite and >= 0 (default: 0).
-
-    Returns
-    -------
-    ndarray, shape (G,)
-        r. If all p_j > 0, its sum is, up to rounding, the budget or the sum of `upper`, whichever is less.
-
-    Raises
-    ------
-    ValueError
-        If an argument has the wrong shape or is out of range.
+    `targets` (G,) is p >= 0, in any unit; a group with p_j = 0 gets its lower bound, and a positive p_j below
+    1e-150 times the largest is raised to this value. `counts` (G,) is n >= 0. `budget` is finite and at least
+    the sum of `lower`. The bounds `lower` (default: 0) and `upper` (G,) are finite and >= 0. If all p_j > 0,
+    the sum of the result (G,) is, up to rounding, the budget or the sum of `upper`, whichever is less.
     """
     p, n, high = (np.asarray(each, dtype=np.float64) for each in (targets, counts, upper))
     low = np.zeros(p.shape) if lower is None else np.asarray(lower, dtype=np.float64)
@@ -94,22 +75,8 @@ def water_fill(
 def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     """Round numbers up or down at random, so that expectations and the total are kept (systematic rounding).
 
-    Parameters
-    ----------
-    expected : array_like, shape (G,)
-        Numbers >= 0 whose sum is an integer up to rounding.
-    rng : np.random.Generator
-        Source of randomness; one uniform number is drawn.
-
-    Returns
-    -------
-    ndarray of int, shape (G,)
-        Each entry of `expected`, rounded down or up.
-
-    Raises
-    ------
-    ValueError
-        If an entry is negative or the sum is not an integer.
+    `expected` (G,) holds numbers >= 0 whose sum is an integer up to rounding. One uniform number is drawn
+    from `rng`.
     """
     values = np.asarray(expected, dtype=np.float64)
     edges = np.concatenate([[0.0], np.cumsum(values)])

@@ -15,13 +15,7 @@ from .arrays import Floats
 
 
 def load_cvxpy() -> Any:
-    """Return the module cvxpy.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If cvxpy is not installed; the message says how to install it.
-    """
+    """Return the module cvxpy."""
     try:
         return import_module("cvxpy")
     except ImportError:
@@ -44,28 +38,10 @@ def fill_with_budgets(
 
     As in `budget_allocation.water_fill`, r_j is the number of participants of group j in this round.
 
-    Parameters
-    ----------
-    targets, counts, upper, lower : array_like, shape (G,)
-        As for `budget_allocation.water_fill`.
-    usage : array_like, shape (B, G)
-        Row b, entry j: how much of budget b one participant of group j uses, >= 0.
-    budgets : array_like, shape (B,)
-        The limits, >= ``usage @ lower``.
-
-    Returns
-    -------
-    ndarray, shape (G,)
-        r, within all bounds and budgets.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If cvxpy is not installed.
-    ValueError
-        If the lower bounds break a budget.
-    RuntimeError
-        If the solver finds no solution.
+    The first four arguments (G,) are those of `budget_allocation.water_fill`. `usage` (B, G) >= 0 says how
+    much of each budget one participant of each group uses, and `budgets` (B,) are the limits, >= ``usage @
+    lower``. The result (G,) is within all bounds and budgets. If the solver finds no solution, a RuntimeError
+    is raised.
     """
     cp = load_cvxpy()
     p, n, high, low, rows, limits = (

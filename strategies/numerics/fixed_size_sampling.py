@@ -23,23 +23,9 @@ def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
     largest score times c is at most 1. Sums start with the smallest scores, so no digits cancel. The
     computation takes O(M + k log k).
 
-    Parameters
-    ----------
-    scores : array_like, shape (M,)
-        s >= 0 with a finite sum, in any unit.
-    k : int
-        The expected number of clients, from 0 to the number of positive scores. With `systematic` the number
-        of drawn clients is always k.
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        π in [0, 1]: 1 if capped, 0 if the score is 0. The sum is k up to rounding.
-
-    Raises
-    ------
-    ValueError
-        If `scores` or `k` is out of range.
+    `scores` (M,) is s >= 0 with a finite sum, in any unit. k, the expected number of clients, is at most the
+    number of positive scores. With `systematic` the number of drawn clients is always k. The result (M,) is 1
+    if capped, and 0 if the score is 0.
     """
     s: Floats = np.asarray(scores, dtype=np.float64)
     if s.ndim != 1:
@@ -78,22 +64,8 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     The random order is made in two steps: each client is put into a random block, and the clients of a block
     are shuffled. Blocks without a point need no shuffling, so the work that grows with M is small.
 
-    Parameters
-    ----------
-    pi : array_like, shape (M,)
-        Inclusion probabilities in [0, 1]. Their sum must be an integer, up to a relative error of 1e-6.
-    rng : np.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    ndarray of int, shape (S,)
-        Distinct indexes into `pi`.
-
-    Raises
-    ------
-    ValueError
-        If `pi` is out of range, or its sum is not an integer.
+    `pi` (M,) holds inclusion probabilities in [0, 1]. Their sum must be an integer, up to a relative error of
+    1e-6.
     """
     p: Floats = np.asarray(pi, dtype=np.float64)
     if p.ndim != 1:
@@ -137,22 +109,8 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
 def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
     """Draw k distinct clients with `systematic`, where π = min(1, c p) and W_m = 1/π_m.
 
-    Parameters
-    ----------
-    p, k
-        The arguments `scores` and `k` of `inclusion_probabilities`.
-    rng : np.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    Draw
-        Exactly k clients with counts 1; `probabilities` are the inclusion probabilities.
-
-    Raises
-    ------
-    ValueError
-        If an argument is refused.
+    `p` (M,) holds scores, see `inclusion_probabilities`. ``Draw.probabilities`` are the inclusion
+    probabilities.
     """
     pi = inclusion_probabilities(p, k)
     clients = systematic(pi, rng)

@@ -35,21 +35,13 @@ class Untouched(NamedTuple):
     clients' initial proportions. In expert e, client m has the weight slope_e b_m if b_m >= cut_e, and the
     weight default_e otherwise. One cut for each expert is enough, because the clients with the smallest b
     reach the floor first, and the cut then rises above their b.
-
-    Attributes
-    ----------
-    default : ndarray, shape (E,)
-        The weight of the clients below the cut; AT_FLOOR if they are at the floor. No client above the cut
-        has a smaller weight.
-    slope : ndarray, shape (E,)
-        The weight of clients above the cut, divided by their b.
-    cut : ndarray, shape (E,)
-        >= 0; inf if all clients have the default weight, so that b has no effect.
     """
 
+    # (E,) the weight of the clients below the cut; AT_FLOOR if they are at the floor. No client above the cut
+    # has a smaller weight.
     default: Floats
-    slope: Floats
-    cut: Floats
+    slope: Floats  # (E,) the weight of clients above the cut, divided by their b
+    cut: Floats  # (E,) >= 0; inf if all clients have the default weight, so that b has no effect
 
     @classmethod
     def alike(cls, default: Floats) -> "Untouched":
@@ -79,21 +71,9 @@ class LazyExperts:
 
     The object changes in place; `arrays` is its whole state.
 
-    Parameters
-    ----------
-    touched : ndarray of int, shape (n,)
-        Distinct registered clients.
-    weights : ndarray, shape (E, n)
-        The w of the touched clients in any unit, > 0 and below 1e100, or AT_FLOOR. Weights below the floor
-        become AT_FLOOR, which is the projection onto the floored simplex.
-    untouched : Untouched
-        The weights of the untouched clients.
-    registered : ndarray of bool, shape (M,)
-        Which clients may be drawn.
-    alpha : float
-        α: the floor times the number of registered clients, in (0, 1].
-    base : Ranking, optional
-        b; needed if a cut is finite.
+    `touched` (n,) are distinct registered clients, and `weights` (E, n) their w in any unit, > 0 and below
+    1e100, or AT_FLOOR. Weights below the floor become AT_FLOOR, which is the projection onto the floored
+    simplex. `registered` (M,) says which clients may be drawn. `base` is b; it is needed if a cut is finite.
     """
 
     def __init__(
@@ -167,41 +147,10 @@ class LazyExperts:
         p[self.touched] = theta @ touched
         return p
 
-    def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Replace all experts by `num_experts` copies of sum_e theta_e q_e; uniform ones if `theta` is None.
-
-        The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
-        of weights with different cuts cannot be stored as an `Untouched`.
-        """
-        if theta is None:
-            self._slots[self.touched] = -1
-            self.num_untouched += self._num_touched
-            self._num_touched = 0
-            p, default = np.empty(0), 1.0
-        else:
-            touched, untouched = self.values()
-            p, default = theta @ touched, float(theta @ untouched.default)
-        self.untouched = Untouched.alike(np.array([default]))
-        self._leaves, self._levels, self._touched = p[None], [], self.touched
-        self._make_room(p.size)
-        self._sum_up()
-        self._settle()
-        # One expert was built; all others are equal to it.
-        self._leaves = np.repeat(self._leaves, num_experts, axis=0)
-        self._levels = [np.repeat(level, num_experts, axis=1) for level in self._levels]
-        self.untouched = Untouched(*(np.repeat(each, num_experts) for each in self.untouched))
-        self.scale, self._sums = np.repeat(self.scale, num_experts), np.repeat(self._sums, num_experts)
-        self._above = np.repeat(self._above, num_experts)
-
     def step(self, clients: Ints, exponents: Floats) -> None:
         """Set q_e to the projection of q_e,m exp(exponents_e,m); the exponents of other clients are 0.
 
-        Parameters
-        ----------
-        clients : ndarray of int, shape (S,)
-            Distinct registered clients.
-        exponents : ndarray, shape (E, S)
-            Finite and >= 0.
+        `exponents` (E, S) are finite and >= 0, and `clients` (S,) distinct and registered.
         """
         log_q = np.log(self.at(clients)) + exponents
         log_w = log_q - np.log(self.scale)[:, None]
@@ -396,10 +345,7 @@ class LazyExperts:
 class Ranking:
     """A base b, and the clients in descending order of b, computed once by a sort.
 
-    Parameters
-    ----------
-    values : ndarray, shape (M,)
-        b > 0 of all clients.
+    `values` (M,) is b > 0 of all clients.
     """
 
     def __init__(self, values: Floats) -> None:
@@ -413,17 +359,7 @@ class Ranking:
 
 
 class _Base:
-    """The b of the untouched clients, largest first, with sums that are updated when clients are touched.
-
-    Parameters
-    ----------
-    of : Ranking
-        All clients.
-    registered : ndarray of bool, shape (M,)
-        Which clients are registered.
-    touched : ndarray of int
-        The touched clients, which are left out.
-    """
+    """The b of the untouched clients, largest first, with sums that are updated when clients are touched."""
 
     def __init__(self, of: Ranking, registered: Bools, touched: Ints) -> None:
         self.of = of

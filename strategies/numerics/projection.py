@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .arrays import Floats
 
 
-def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
+def scale_above_floor(weights: Floats, floor: float) -> Floats:
     """Return the p with the least KL(p || w) for weights w, among all p with p_m >= floor and sum_m p_m = 1.
 
     The solution is ``p_m = max(floor, c w_m)``, where c is such that the sum is 1 (Proposition 1; the paper's
@@ -19,42 +19,8 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
     the floor remains there, and the final set is the solution. This takes a few passes over M entries, and no
     sort.
 
-    Parameters
-    ----------
-    log_weights : array_like, shape (M,)
-        log w up to a constant; finite or -inf, not all -inf. An entry gets the floor if its weight,
-        divided by the largest weight, underflows to 0.
-    floor : float
-        The lower bound of every p_m, in [0, 1/M] (α/M in the paper). With 1/M, p is uniform.
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        p, with p >= floor and sum 1 up to rounding.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is empty, not 1-D, holds NaN or +inf, or has no finite entry, or if `floor` is out of
-        range.
-    """
-    log_w = np.asarray(log_weights, dtype=np.float64)
-    if log_w.ndim != 1 or log_w.size == 0:
-        raise ValueError(f"log_weights has shape {log_w.shape}: must be (M,) with M >= 1")
-    largest = log_w.max()
-    if not np.isfinite(largest):
-        raise ValueError(f"log_weights has maximum {largest}: must be finite, without NaN")
-    if not 0 <= floor <= 1 / log_w.size:
-        raise ValueError(f"floor = {floor}: must be between 0 and {1 / log_w.size} (1/M)")
-
-    return scale_above_floor(np.exp(log_w - largest), floor)
-
-
-def scale_above_floor(weights: Floats, floor: float) -> Floats:
-    """Return the projection p (M,) of `weights` (M,), see `project_floored_simplex`.
-
-    The arguments are not checked. The weights must be finite and >= 0, and the largest weight must not be so
-    small that divisions by it overflow.
+    `weights` (M,) are finite and >= 0, and the largest is not so small that divisions by it overflow. `floor`
+    (α/M in the paper) is in [0, 1/M]; with 1/M, p is uniform. The arguments are not checked.
     """
     free = weights
     while True:
@@ -66,6 +32,12 @@ def scale_above_floor(weights: Floats, floor: float) -> Floats:
             p: Floats = c * weights
             return np.maximum(p, floor, out=p)
         free = free[above]
+
+
+def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
+    """Return the projection p (M,) of weights, given by their logarithms (M,) up to a constant."""
+    logs = np.asarray(log_weights, dtype=np.float64)
+    return scale_above_floor(np.exp(logs - logs.max()), floor)
 
 
 def scale_rows_above_floor(weights: Floats, floor: float) -> Floats:

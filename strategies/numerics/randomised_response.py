@@ -16,43 +16,17 @@ from .arrays import Floats, Ints
 
 
 class Counts(NamedTuple):
-    """Estimates of how many clients hold each value.
+    """Estimates of how many clients hold each value."""
 
-    Attributes
-    ----------
-    values : ndarray, shape (G,)
-        The unbiased estimates. They sum to the number of answers; a single estimate may be negative.
-    variances : ndarray, shape (G,)
-        The estimated variances of `values`, >= 0. Their formula uses `values` instead of the unknown counts.
-    """
-
-    values: Floats
-    variances: Floats
+    values: Floats  # (G,) unbiased; they sum to the number of answers, and a single estimate may be negative
+    variances: Floats  # (G,) estimated by a formula with `values` instead of the unknown counts, >= 0
 
 
 def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.random.Generator) -> Ints:
     """Return one answer for each true value: the true value with probability P, else another value.
 
-    Parameters
-    ----------
-    truths : array_like of int, shape (n,)
-        The true values, from 0 to G - 1.
-    num_values : int
-        The number of values G, >= 1.
-    epsilon : float
-        ε > 0.
-    rng : np.random.Generator
-        Source of randomness; 2n numbers are drawn. These must stay secret, since they reveal the true values.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-        The answers.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    `truths` (n,) are from 0 to G - 1, where G is `num_values`. `rng` draws 2n numbers, which must stay
+    secret, since they reveal the true values.
     """
     likely, _ = _chances(num_values, epsilon)
     values = _values("truths", truths, num_values)
@@ -68,22 +42,7 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
     variance of the estimate is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²``. For small a_j, the
     variance is about n c with c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .022 for ε = 1 / 2 / 4.
 
-    Parameters
-    ----------
-    answers : array_like of int, shape (n,)
-        The answers that `randomise` returned, from 0 to G - 1.
-    num_values, epsilon
-        As for `randomise`.
-
-    Returns
-    -------
-    Counts
-        The estimates (G,) and their variances (G,).
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
+    `answers` (n,) are those of `randomise`, with equal `num_values` (G) and `epsilon`.
     """
     likely, unlikely = _chances(num_values, epsilon)
     values = _values("answers", answers, num_values)
@@ -101,10 +60,7 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 def coin_privacy(rates: npt.ArrayLike) -> float:
     """Return the ε of a yes-or-no answer about a client's value; inf if an answer excludes a value.
 
-    Parameters
-    ----------
-    rates : array_like, shape (G,)
-        Entry j: the probability, in [0, 1], with which a client that holds the value j answers yes.
+    `rates` (G,) are the probabilities with which clients that hold each value answer yes.
     """
     chances = np.asarray(rates, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -33,20 +33,9 @@ def accepted(
 ) -> Callable[[int], Ints]:
     """Return a stream of the draws that are accepted.
 
-    Parameters
-    ----------
-    stream : callable
-        A stream of draws.
-    accept : callable
-        Takes clients (n,) and returns bool (n,). It must accept at least one client of the stream; if it
-        accepts none, a call of the new stream never returns.
-    share : float
-        The probability that a draw is accepted, > 0. A wrong value changes only the time that draws take.
-
-    Returns
-    -------
-    callable
-        The new stream.
+    `accept` takes clients (n,) and returns bool (n,). It must accept at least one client of the stream; if it
+    accepts none, a call of the new stream never returns. `share` > 0 is the probability that a draw is
+    accepted; a wrong value changes only the time that draws take.
     """
 
     def draw(n: int) -> Ints:
@@ -62,19 +51,7 @@ def accepted(
 def independent_draws(stream: Callable[[int], Ints], probability: Callable[[Ints], Floats], k: int) -> Draw:
     """Draw k times with replacement; W_m = N_m / (k p_m), see `sampling.draw_with_replacement`.
 
-    Parameters
-    ----------
-    stream : callable
-        A stream of independent draws from p.
-    probability : callable
-        Takes distinct clients (n,) and returns their normalised probabilities p (n,).
-    k : int
-        Number of draws, >= 1.
-
-    Returns
-    -------
-    Draw
-        At most k distinct clients; counts sum to k.
+    `probability` takes distinct clients (n,) and returns their normalised probabilities p (n,).
     """
     clients, counts = first_seen(stream(k))
     p = probability(clients)
@@ -94,22 +71,9 @@ def successive_draws(
     clients rarely appear in the stream; the remaining clients are then drawn from the array of all
     probabilities, which ``whole`` returns.
 
-    Parameters
-    ----------
-    stream, probability
-        See `independent_draws`.
-    k : int
-        Number of draws, >= 1, at most the number of clients with p > 0.
-    whole : callable
-        Returns the normalised p of all clients in a new array (M,). It is called only if the clients not
-        drawn yet have a total probability below `SMALLEST_SHARE`.
-    rng : np.random.Generator
-        Source of randomness for the draws from the array that ``whole`` returns.
-
-    Returns
-    -------
-    Draw
-        Exactly k clients with counts 1.
+    k is at most the number of clients with p > 0. `whole` returns the normalised p of all clients in a new
+    array (M,). It is called only if the clients not drawn yet have a total probability below
+    `SMALLEST_SHARE`; then `rng` is used.
     """
     drawn, p = np.empty(0, dtype=np.int64), np.empty(0)
     rest = 1.0

@@ -19,24 +19,14 @@ _PASSES = 4
 
 
 class Bulk(NamedTuple):
-    """Where most values are.
+    """Where most values are."""
 
-    Attributes
-    ----------
-    centre : float
-        The median of the values that `bulk` did not drop.
-    spread : float
-        An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
-        distances: from the median to the upper quartile, and half of the distance from the median to the
-        lower quartile. Both are scaled so that, for normal values, the first is the standard deviation.
-        The result is averaged, as a variance, with the assumed spread.
-    margin : float
-        Values up to centre + margin are plausible.
-    """
-
-    centre: float
+    centre: float  # the median of the values that `bulk` did not drop
+    # An estimate of the standard deviation of values above the median, >= 0: the larger of the distance from
+    # the median to the upper quartile, and half of that to the lower quartile, both scaled so that, for
+    # normal values, the first is the standard deviation; averaged, as a variance, with the assumed spread.
     spread: float
-    margin: float
+    margin: float  # values up to centre + margin are plausible
 
 
 def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bulk:
@@ -48,21 +38,9 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
     deviation is not used as the spread: it is 0 if most values are equal, and all other values would then be
     implausible.
 
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        Finite values, n >= 1. Pass logarithms if the quantity is positive.
-    deviations : float
-        How far above the centre a value may be, as a multiple of the spread, > 0.
-    least : float
-        The least margin, >= 0.
-    prior : float
-        The spread that is assumed without any values, >= 0. This assumption counts as three values.
-
-    Returns
-    -------
-    Bulk
-        Centre, spread and margin. The computation takes one sort.
+    `values` (n,) are finite, n >= 1; pass logarithms if the quantity is positive. `deviations` > 0 is how far
+    above the centre a value may be, as a multiple of the spread. `least` >= 0 is the least margin. `prior` >=
+    0 is the spread that is assumed without any values; this assumption counts as three values.
     """
     ordered = np.sort(values)
     count = ordered.size
@@ -105,12 +83,7 @@ def largest_supported(logs: Floats, power: float = 1.0) -> float:
 
     Garbage above a gap changes nothing: it neither raises the result nor hides other garbage.
 
-    Parameters
-    ----------
-    logs : ndarray, shape (n,)
-        Finite logarithms of positive values.
-    power : float (default: 1)
-        The values grow with this power of a norm.
+    `logs` (n,) are finite logarithms of positive values, which grow with the `power` of a norm.
     """
     n = logs.size
     if n < 2:
@@ -132,13 +105,9 @@ def mean_weights(sizes: Floats, norms: Floats) -> Floats:
     Without the limit, one huge update would determine the mean, and all other updates would be about equally
     far from this mean.
 
-    Parameters
-    ----------
-    sizes : ndarray, shape (n,)
-        The clients' data sizes, > 0. λ_i is a size divided by the sum of the sizes of finite updates.
-    norms : ndarray, shape (n,)
-        ||u_i|| >= 0. The median is over the finite norms above 0. An update whose norm is not finite has the
-        weight 0.
+    `sizes` (n,) are the clients' data sizes, > 0; λ_i is a size divided by the sum of the sizes of finite
+    updates. `norms` (n,) are ||u_i||; the median is over the finite norms above 0. An update whose norm is
+    not finite has the weight 0.
     """
     usable = np.isfinite(norms)
     shares = np.where(usable, sizes, 0.0)

@@ -14,48 +14,20 @@ from .arrays import Floats, Ints
 
 
 class Draw(NamedTuple):
-    """The distinct clients that were drawn, in the order in which they were drawn.
+    """The distinct clients that were drawn, in the order in which they were drawn."""
 
-    Attributes
-    ----------
-    clients : ndarray of int, shape (S,)
-        Distinct indexes into p, the array of probabilities.
-    counts : ndarray of int, shape (S,)
-        How often each client was drawn, >= 1.
-    probabilities : ndarray, shape (S,)
-        The normalised p of each client; if `fixed_size_sampling` made the draw, the client's inclusion
-        probability.
-    importance : ndarray, shape (S,)
-        The importance weight W of each client, > 0.
-    """
-
-    clients: Ints
-    counts: Ints
+    clients: Ints  # (S,) distinct indexes into p, the array of probabilities
+    counts: Ints  # (S,) how often each client was drawn, >= 1
+    # (S,) normalised p; if `fixed_size_sampling` made the draw, the inclusion probability
     probabilities: Floats
-    importance: Floats
+    importance: Floats  # (S,) the importance weight W of each client, > 0
 
 
 def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
     """Draw k times independently from p; W_m = N_m / (k p_m), where m was drawn N_m times.
 
-    Parameters
-    ----------
-    p : array_like, shape (M,)
-        Weights >= 0, not all 0. They need not sum to 1.
-    k : int
-        Number of draws, >= 0.
-    rng : np.random.Generator
-        Source of randomness; k uniform numbers are drawn.
-
-    Returns
-    -------
-    Draw
-        At most k distinct clients; counts sum to k. A client with p_m = 0 is never drawn.
-
-    Raises
-    ------
-    ValueError
-        If `p` has the wrong shape, a negative entry, or a sum that is 0 or not finite, or if `k` is negative.
+    `p` (M,) holds weights >= 0, not all 0, which need not sum to 1. A client with p_m = 0 is never drawn. k
+    uniform numbers are drawn from `rng`.
     """
     weights, total = _checked(p)
     if k < 0:
@@ -85,25 +57,7 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
     drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the clients drawn
     before m)``.
 
-    Parameters
-    ----------
-    p : array_like, shape (M,)
-        Weights >= 0. They need not sum to 1.
-    k : int
-        Number of draws, from 0 to the number of positive weights.
-    rng : np.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    Draw
-        Exactly k clients with counts 1.
-
-    Raises
-    ------
-    ValueError
-        If `p` has the wrong shape, a negative entry, or a sum that is 0 or not finite, or if `k` is out of
-        range.
+    `p` (M,) holds weights >= 0, which need not sum to 1. k is at most the number of positive weights.
     """
     weights, total = _checked(p)
     first, arrival = first_arrivals(weights, k, rng)
@@ -135,26 +89,9 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     Each client m gets the arrival time E_m/w_m, where the E_m are independent and standard exponential. The
     order of arrival has the distribution of successive draws, so the k first clients are drawn.
 
-    Parameters
-    ----------
-    weights : ndarray, shape (M,)
-        w >= 0, in any unit, with a finite sum.
-    k : int
-        Number of clients, from 0 to the number of positive weights.
-    rng : np.random.Generator
-        Source of randomness; M exponential numbers are drawn.
-
-    Returns
-    -------
-    clients : ndarray of int, shape (k,)
-        The drawn clients, in no particular order.
-    arrival : ndarray, shape (k,)
-        The arrival times of these clients, which ascend in the order of the draws.
-
-    Raises
-    ------
-    ValueError
-        If `k` is out of range.
+    `weights` (M,) is w >= 0, in any unit, with a finite sum. k is at most the number of positive weights. M
+    exponential numbers are drawn from `rng`. Return (k,) the drawn clients, in no particular order, and (k,)
+    their arrival times, which ascend in the order of the draws.
     """
     positive = np.count_nonzero(weights)
     if not 0 <= k <= positive:

@@ -25,18 +25,9 @@ def of_chunk(chunks: NDArray[Any], number: int) -> Floats:
     Farach-Colton, "Finding Frequent Items in Data Streams", 2002). The signs are the same in every run, and
     public. So an attacker can make a vector whose inner products differ much from those of its sketch.
 
-    Parameters
-    ----------
-    chunks : ndarray, shape (R, n)
-        The same chunk of R vectors: 1 <= n <= `LONGEST` floats of each. Vectors that are compared must be
-        divided into chunks of equal sizes.
-    number : int
-        The position of the chunk in the vector, >= 0.
-
-    Returns
-    -------
-    ndarray, shape (R, D)
-        The sketches. They may be infinite or NaN by overflow.
+    `chunks` (R, n) is the same chunk of R vectors, 1 <= n <= `LONGEST`; vectors that are compared must be
+    divided into chunks of equal sizes. `number` is the position of the chunk in the vector, >= 0. The result
+    (R, D) may be infinite or NaN by overflow.
     """
     rows = chunks.shape[1] // WIDTH
     signs = _signs().astype(chunks.dtype, copy=False)

@@ -8,24 +8,7 @@ import numpy as np
 def generator(seed: int, round: int, purpose: str) -> np.random.Generator:
     """Return the random generator for one purpose in one round. Equal arguments give equal streams.
 
-    Parameters
-    ----------
-    seed : int
-        The run's seed, >= 0.
-    round : int
-        The round, >= 0.
-    purpose : str
-        What the random numbers are for, for example ``"select"``. Each purpose has a stream of its own.
-
-    Returns
-    -------
-    np.random.Generator
-        A new generator, at the start of its stream.
-
-    Raises
-    ------
-    ValueError
-        If `seed` or `round` is negative.
+    `seed` and `round` are >= 0. Each `purpose`, such as ``"select"``, has a stream of its own.
     """
     if seed < 0:
         raise ValueError(f"seed = {seed}: must be >= 0")

@@ -13,10 +13,7 @@ class SumTree:
     The sum of a node depends only on its children. So after any changes the tree equals, bit for bit, a new
     tree with the same weights.
 
-    Parameters
-    ----------
-    weights : ndarray, shape (n,)
-        Finite weights >= 0, n >= 1. They are copied.
+    `weights` (n,), n >= 1, are copied.
     """
 
     def __init__(self, weights: Floats) -> None:

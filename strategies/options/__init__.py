@@ -1,7 +1,9 @@
 """The options of a strategy, in groups. Each group is a frozen dataclass that checks its values.
 
 These dataclasses do not depend on Flower. `SelectionStrategy`, the simulator and the settings of the app all
-use them, so each option and its range are defined once. The defaults of the app are in pyproject.toml.
+use them, so each option and its range are defined once. A wrong type raises a TypeError, and a value out of
+range a ValueError; the message names the option, its value and what is allowed. The defaults of the app are
+in pyproject.toml.
 """
 
 from .arguments import arguments_of, check_kind, names_replacements, refuse_unknown

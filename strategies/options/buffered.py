@@ -51,11 +51,6 @@ class Buffered:
         in FedBuff, the aggregate is biased towards fast clients, which are idle more often. Any K arrivals
         then end a round, no matter which clients send them. With selectors that are biased on purpose, draws
         never add to the weights of busy clients.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type or is out of range.
     """
 
     concurrency: int

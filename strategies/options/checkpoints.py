@@ -19,11 +19,6 @@ class Checkpoints:
     resume : bool (default: False)
         With True, the run continues from the last checkpoint in the folder. If the folder has no checkpoint,
         the run begins with round 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``folder`` is empty text or not a path, or ``resume`` is not a bool.
     """
 
     folder: str | Path

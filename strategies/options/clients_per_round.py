@@ -27,11 +27,6 @@ class Budgets:
     budget : Budget, optional
         K(t), >= 0, rounded down. If K(t) is below 1, no client trains in round t. Default (None): K is
         ``clients_per_round`` in every round.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``budget`` is not a `Budget`, or one of its numbers is negative or not finite.
     """
 
     clients_per_round: int
@@ -52,13 +47,7 @@ class Budgets:
             _checked("budget", number)
 
     def of(self, round: int) -> int:
-        """Return K of a round.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If ``budget`` is a function, and it returned anything but a finite number >= 0.
-        """
+        """Return K of a round."""
         if self.budget is None:
             return self.clients_per_round
         if isinstance(self.budget, Schedule):
@@ -82,11 +71,6 @@ class Budgets:
             The usable replies that a round needs, >= 1.
         num_clients : float (default: inf)
             The number of clients; infinite if it is not known.
-
-        Raises
-        ------
-        ValueError
-            If a number of the schedule is refused. The message states the number and what is allowed.
         """
         for number in self._numbers:
             if 1 <= number < quorum:

@@ -61,11 +61,6 @@ class Deadlines:
         that has never answered a message of the same kind (status question, poll, training, ...), while it
         knows too few times of answers to such messages: fewer than 64, and fewer than half the number of
         clients that it asked.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value is not a number of seconds > 0.
     """
 
     join: float = 600.0

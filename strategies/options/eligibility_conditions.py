@@ -39,11 +39,6 @@ class Eligibility:
         the same value: 1 and "1" match 1, 1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". If a
         property is a list, one of its texts must match.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type, or a pattern is empty.
-
     Examples
     --------
     >>> chargers = Eligibility(names="site-*", properties={"charging": True})
@@ -88,11 +83,6 @@ class Eligibility:
         Conditions have commas between them. ``NAME=VALUE`` is a property, ``tag:PATTERN`` a tag, and anything
         else a pattern of names, or several with ``|`` between them. There is no other comparison, such as
         ``!=`` or ``<``; patterns such as ``[12]`` and ``[!3]`` may serve instead.
-
-        Raises
-        ------
-        ValueError
-            If a condition is empty, or has another comparison.
         """
         names: list[str] = []
         tags: list[str] = []
@@ -119,13 +109,7 @@ class Eligibility:
 
     @classmethod
     def of(cls, given: Eligible) -> Callable[[int], Eligibility]:
-        """Return a function of the round that returns the conditions of the round.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If ``given`` is none of the kinds of `Eligible`.
-        """
+        """Return a function of the round that returns the conditions of the round."""
         if isinstance(given, str):
             given = cls.parse(given)
         if isinstance(given, Eligibility):
@@ -202,14 +186,7 @@ def _number(text: str) -> int | float | None:
 
 
 def checked_properties(name: str, properties: Any) -> dict[str, Value]:
-    """Return the properties of a client, if they have allowed names and values.
-
-    Raises
-    ------
-    TypeError
-        If ``properties`` is not a mapping by name, or a value is not True, False, a number, text or a list of
-        text.
-    """
+    """Return the properties of a client, if they have allowed names and values."""
     if not isinstance(properties, Mapping) or not all(isinstance(key, str) for key in properties):
         raise TypeError(f'{name} = {properties!r}: must be by name, such as {{"charging": True}}')
     for key, value in properties.items():

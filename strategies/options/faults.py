@@ -43,11 +43,6 @@ class Faults:
         Whether a client that is online and does not answer in time, or answers TRAIN with an error twice in a
         row, is quarantined. Each further silence or error makes its quarantine longer, and a late reply ends
         it, see `strategies.rounds.waiting.silent_clients`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type or is out of range.
     """
 
     quorum: int = 1
@@ -82,14 +77,7 @@ class Faults:
         return GuardSettings() if self.guard else None
 
     def check(self, selector: type[Selector], clients_per_round: int) -> None:
-        """Refuse options that do not go with a selector or with ``clients_per_round`` (K).
-
-        Raises
-        ------
-        TypeError, ValueError
-            If K is not an integer >= 1, or the quorum exceeds K. Also if ``correction`` is "rates" and the
-            selector itself makes up for missing replies.
-        """
+        """Refuse options that do not go with a selector or with ``clients_per_round`` (K)."""
         k = checks.integer("clients_per_round", clients_per_round, low=1)
         checks.integer("faults.quorum", self.quorum, low=1, high=k, why="clients_per_round")
         if self.correction == "rates":

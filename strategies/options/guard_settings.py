@@ -53,11 +53,6 @@ class GuardSettings:
         at "sane" it always may. With True, limits
         apply to the losses instead of their logarithms. ``deviations`` then counts standard deviations of
         losses, and a loss of at most ``centre + (factor - 1) |centre|`` is always plausible.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type or is out of range.
     """
 
     level: Level = "sane"

@@ -9,14 +9,7 @@ from ..selectors.settings import Schedule
 
 
 def read_rates(name: str, value: float | str) -> Schedule:
-    """Read a learning rate: a number, or text such as "0.5@1/0.25@150" (0.5, and from round 150 on 0.25).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``value`` is neither a number nor such a text, or if a rate is not finite and greater than 0. The
-        message begins with ``name``.
-    """
+    """Read a learning rate: a number, or text such as "0.5@1/0.25@150" (0.5, and from round 150 on 0.25)."""
     if isinstance(value, bool) or not isinstance(value, Real | str):
         raise TypeError(f'{name} = {value!r}: must be a number, or text such as "0.5@1/0.25@150"')
     schedule = Schedule.parse(name, value)

@@ -30,11 +30,6 @@ class Overrides:
     removed : path or collection of str (default: empty)
         The identities of the clients that are removed from the run for good, or the path of a JSON file with
         a list of these identities. The server reads the file again whenever the file changes.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type or is out of range.
     """
 
     sizes: Mapping[str, float] = field(default_factory=dict)
@@ -72,14 +67,7 @@ class Overrides:
         return frozenset(self.sizes).union(self.properties, *self.settings.values())
 
     def check(self, selector: type[Selector]) -> None:
-        """Check that a selector has the declared settings per client, and that their values are allowed.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the selector does not have a declared setting, if a value is out of range, or if the selector
-            needs a setting that no client has. The message names the setting.
-        """
+        """Check that a selector has the declared settings per client, and that their values are allowed."""
         known = selector.per_client
         for name, values in self.settings.items():
             if name not in known:

@@ -33,11 +33,6 @@ class Polling:
     loss_metric : str, optional
         The name of the metric that holds the loss in an EVALUATE reply. Default (None): "loss", or else the
         only metric whose name contains "loss".
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value has a wrong type or is out of range.
     """
 
     interval: float = 0.1

@@ -30,11 +30,6 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
         The selector's settings, by name.
     num_rounds : int
         The number of rounds of the run, >= 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the name or a setting is wrong, or the selector polls for a report that is not in `POLLED`.
     """
     checks.integer("clients_per_round", clients_per_round, low=1)
     kind = selectors.selector_type(name)

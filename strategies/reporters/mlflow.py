@@ -44,11 +44,6 @@ class MLflow(Reporter):
         The name of MLflow's run (default: the folder's name).
     settings : mapping of str to value, optional
         Settings that are shown beside those of the strategy (default: none).
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If mlflow is not installed.
     """
 
     package = "mlflow"

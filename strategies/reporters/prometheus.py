@@ -57,11 +57,6 @@ class Prometheus(Reporter):
     ----------
     port : int
         The port on which the reporter listens, once the run has begun.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If prometheus-client is not installed.
     """
 
     package = "prometheus_client"

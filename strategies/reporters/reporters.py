@@ -37,11 +37,6 @@ class Reporters:
     ----------
     reporters : sequence of Reporter
         The reporters, which are called in any order.
-
-    Raises
-    ------
-    TypeError
-        If an element is not a `Reporter`.
     """
 
     def __init__(self, reporters: Sequence[Reporter] = ()) -> None:

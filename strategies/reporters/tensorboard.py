@@ -30,11 +30,6 @@ class TensorBoard(Reporter):
         The folder of the event files.
     settings : mapping of str to value, optional
         Settings that are shown beside those of the strategy (default: none).
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If neither tensorboardX nor both torch and tensorboard are installed.
     """
 
     package = "tensorboardX"

@@ -39,11 +39,6 @@ class WandB(Reporter):
         The name of W&B's run (default: the folder's name).
     settings : mapping of str to value, optional
         Settings that are shown beside those of the strategy (default: none).
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If wandb is not installed.
     """
 
     package = "wandb"

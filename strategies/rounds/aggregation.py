@@ -46,20 +46,11 @@ class Update:
     """A client's term in the aggregate, without its weight: s_m (w_m - w_t - y_m).
 
     Without a baseline and without clipping, this is the client's update w_m - w_t.
-
-    Attributes
-    ----------
-    sent : mapping of str to array
-        The trained model w_m. Each pass accesses each array once.
-    scale : float (default: 1.0)
-        The factor s_m, in (0, 1]. It is below 1 if the guard clipped the update.
-    baseline : mapping of str to array, optional
-        The baseline y_m, with the names and shapes of the model's arrays (default: y_m = 0).
     """
 
-    sent: Mapping[str, NDArray[Any]]
-    scale: float = 1.0
-    baseline: Mapping[str, NDArray[Any]] | None = None
+    sent: Mapping[str, NDArray[Any]]  # w_m; each pass accesses each array once
+    scale: float = 1.0  # s_m, in (0, 1]; below 1 if the guard clipped the update
+    baseline: Mapping[str, NDArray[Any]] | None = None  # y_m; None: 0
 
 
 class Model:
@@ -118,21 +109,9 @@ class Model:
     ) -> float:
         """Return the norm of one update, see `examine_together`.
 
-        Parameters
-        ----------
-        update : Update
-            The update to examine.
-        step : dict of str to array, optional
-            A sum as `nothing` returns it, to which c s_m (w_m - w_t - y_m) is added (default: no sum).
-        coefficient : float (default: 0.0)
-            The coefficient c of the update in ``step``.
-        sketch : ndarray, shape (`sketches.WIDTH`,), optional
-            Zeros, to which the sketch of w_m - w_t - y_m is added (default: no sketch).
-
-        Raises
-        ------
-        UnusableError
-            If the update cannot be used. Then ``step`` and ``sketch`` cannot be used either.
+        The update is added to ``step``, a sum as `nothing` returns it, and its sketch to ``sketch``
+        (`sketches.WIDTH`,), if given. If it cannot be used, an `UnusableError` is raised, and both cannot be
+        used either.
         """
         each = None if sketch is None else sketch[None]
         (norm,) = self.examine_together([update], step, [coefficient], each)
@@ -152,25 +131,14 @@ class Model:
         The squares of up to 64 numbers are summed in float32, and these sums in float64. If float32 is too
         narrow, or not the type of the differences, all squares are summed in float64.
 
-        Parameters
-        ----------
-        updates : sequence of Update, length R
-            The updates to examine. R should be at most `TOGETHER`.
-        step : dict of str to array, optional
-            A sum as `nothing` returns it, to which c s_m (w_m - w_t - y_m) of each update is added, in the
-            order of ``updates`` (default: no sum).
-        coefficients : sequence of float, length R
-            The coefficient c of each update in ``step``. Not used without ``step``.
-        sketched : ndarray, shape (R, `sketches.WIDTH`), optional
-            Zeros, to which the sketch of each w_m - w_t - y_m is added (default: no sketches).
+        In place of the norm of an update that cannot be used, an error gives the reason: names or shapes
+        differ from the model's, the norm overflows, or an array cannot be decoded, has no real numbers, or
+        holds NaN or infinite values.
 
-        Returns
-        -------
-        list of float or UnusableError, length R
-            The norms. In place of the norm of an update that cannot be used, an error gives the reason: names
-            or shapes differ from the model's, the norm overflows, or an array cannot be decoded, has no real
-            numbers, or holds NaN or infinite values. After an error, ``step`` cannot be used, nor can the
-            update's row of ``sketched``.
+        R updates, at most `TOGETHER`, are added to ``step``, a sum as `nothing` returns it, as c s_m (w_m -
+        w_t - y_m) in their order, where ``coefficients`` (R,) holds c. The sketch of each w_m - w_t - y_m is
+        added to its row of ``sketched`` (R, `sketches.WIDTH`). After an error, ``step`` cannot be used, nor
+        can the update's row of ``sketched``.
         """
         failed: dict[int, UnusableError] = {}
         for i, update in enumerate(updates):
@@ -244,12 +212,8 @@ class Model:
 
         Integers are rounded to the nearest integer, and clipped to the range of their type.
 
-        Parameters
-        ----------
-        step : dict of str to array
-            The result of `fold`. It is empty after the call, and its memory may become part of the result.
-        mean : mapping of str to array, optional
-            The mean of the baselines, in the model's shapes (default: 0).
+        ``step`` is the result of `fold`. It is empty after the call, and its memory may become part of the
+        result. ``mean`` is the mean of the baselines, in the model's shapes (default: 0).
         """
         moved: Arrays = {}
         for name, array in self._arrays.items():

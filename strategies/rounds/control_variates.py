@@ -11,7 +11,7 @@ The calls of a round, in this order::
     baseline(m)                       returns y_m, which is subtracted from the update of client m
     weights(clients, weights)         returns the weights of the updates, which only `FedVARPMean` changes
     mean()                            returns ȳ, which is added to the weighted sum
-    remember(clients, updates, …)     learns from the updates, after the step
+    remember(updates, …)              learns from the updates, after the step
 """
 
 from __future__ import annotations
@@ -59,22 +59,10 @@ class ClientVariates(ABC):
     def begin(self, shares: npt.ArrayLike) -> None:
         """Begin a round: compute the weighted mean of the remembered arrays.
 
-        Parameters
-        ----------
-        shares : array_like, shape (M,)
-            The weights λ_m >= 0 of the mean; their sum is 1. λ_m is the share of the client in the mean that
-            the selector's aggregate estimates, see `Selector.target_shares`.
-
-        Raises
-        ------
-        ValueError
-            If a share is negative or not finite, or there is no share for a client with remembered arrays.
+        ``shares`` (M,) are the weights λ_m >= 0 of the mean, of sum 1: the share of the client in the mean
+        that the selector's aggregate estimates, see `Selector.target_shares`.
         """
         weights = np.asarray(shares, dtype=np.float64)
-        if weights.ndim != 1 or not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise ValueError(f"shares has shape {weights.shape}: must be (M,) finite numbers >= 0")
-        if self._memory and max(self._memory) >= weights.size:
-            raise ValueError(f"shares has shape {weights.shape}: client {max(self._memory)} has none")
         self._shares: Floats = weights
         self._mean = None
         # The sum is in the order of first replies, since a resumed run must repeat it bit for bit.
@@ -106,51 +94,24 @@ class ClientVariates(ABC):
 
     def remember(
         self,
-        clients: npt.ArrayLike,
         updates: Iterable[tuple[int, Mapping[str, NDArray[Any]]]],
         steps: npt.ArrayLike,
         learning_rate: float,
     ) -> None:
         """Learn from the clients that replied. The mean that `begin` computed does not change.
 
-        Parameters
-        ----------
-        clients : array_like of int, shape (S,)
-            The clients that replied.
-        updates : iterable of (int, mapping of str to array)
-            Pairs (client, w_m - w_t), in the order of ``clients``. They are read one after another. If the
-            guard clipped an update, the pair holds the result of `Model.clipped`.
-        steps : array_like, shape (S,)
-            The number of local steps of each client; NaN = unknown. Only SCAFFOLD needs it.
-        learning_rate : float
-            The learning rate of the clients' local SGD, > 0.
-
-        Raises
-        ------
-        ValueError
-            If the clients of ``updates`` are not ``clients``, or the names or shapes of an update differ from
-            those of remembered arrays.
+        ``updates`` holds a pair (client, w_m - w_t) for each of them, and is read one pair after another; of
+        an update that the guard clipped, the pair holds the result of `Model.clipped`. ``steps`` (n,) are the
+        numbers of local steps, NaN = unknown, which only SCAFFOLD needs. ``learning_rate`` is that of the
+        clients' local SGD, > 0.
         """
-        asked: Ints = np.asarray(clients, dtype=np.int64)
         taken: Floats = np.asarray(steps, dtype=np.float64)
-        if taken.shape != asked.shape:
-            raise ValueError(f"steps has shape {taken.shape}: must be {asked.shape}, as clients")
-        if not 0 < learning_rate < np.inf:
-            raise ValueError(f"learning_rate = {learning_rate}: must be finite and greater than 0")
-        for expected, count, (client, update) in zip(asked, taken, updates, strict=True):
-            if client != expected:
-                raise ValueError(f"updates holds client {client}: must be {expected}, as in clients")
-            for other in self._memory.values():
-                if _forms(update) != _forms(other):
-                    raise ValueError(
-                        f"the update of client {client} has arrays {_forms(update)}: must be {_forms(other)}"
-                    )
-                break  # the arrays of all clients have the same form
-            new = self._renewed(self._memory.get(int(client)), update, float(count), learning_rate)
+        for count, (client, update) in zip(taken, updates, strict=True):
+            new = self._renewed(self._memory.get(client), update, float(count), learning_rate)
             if new is not None and all(np.isfinite(array).all() for array in new.values()):
                 for array in new.values():
                     array.flags.writeable = False
-                self._memory[int(client)] = new
+                self._memory[client] = new
 
     @abstractmethod
     def _renewed(
@@ -178,14 +139,7 @@ class ClientVariates(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state. Call this between two rounds only.
-
-        Raises
-        ------
-        ValueError
-            If the state belongs to other variates, or its arrays do not fit together; then the remembered
-            arrays have not changed.
-        """
+        """Go on from a saved state. Call this between two rounds only."""
         arrays = {key: np.array(value) for key, value in state.items()}
         kind = arrays.get("name", np.empty(0, np.uint8)).tobytes().decode(errors="replace")
         if kind != self.name:
@@ -213,10 +167,6 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     copy = array.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _forms(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}
 
 
 class FedVARP(ClientVariates):
@@ -324,13 +274,7 @@ KINDS: dict[str, type[ClientVariates]] = {each.name: each for each in (FedVARP, 
 
 
 def create_variates(name: str) -> ClientVariates:
-    """Return new variates by name: "fedvarp", "fedvarp-mean" or "scaffold".
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """Return new variates by name: "fedvarp", "fedvarp-mean" or "scaffold"."""
     if name not in KINDS:
         raise ValueError(f"variates = {name!r}: must be one of {', '.join(KINDS)}")
     return KINDS[name]()

@@ -32,7 +32,7 @@ from .control_variates import ClientVariates
 from .guard.guard import Guard
 from .guard.reported_norms import contradictions
 from .record import RoundRecord
-from .replies import ExaminedReplies, Reply, examine, sent_arrays
+from .replies import ExaminedReplies, Received, Reply, examine
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
@@ -86,12 +86,6 @@ class RoundLogic:
     ----------
     buffer : Buffer or None
         The state of buffered rounds.
-
-    Raises
-    ------
-    ValueError
-        If ``faults.correction`` is "rates" and the selector itself makes up for missing replies. Also if
-        ``variates`` is given and the selector weights each part of an update separately.
     """
 
     def __init__(
@@ -177,7 +171,9 @@ class RoundLogic:
 
     # --- a round -----------------------------------------------------------------------------------------
 
-    def open(self, round: int, available: Ints | None = None) -> Opened:
+    def open(
+        self, round: int, available: Ints | None = None, *, learning_rate: float | None = None
+    ) -> Opened:
         """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
 
         If quarantines for offences would leave fewer clients than the quorum, those that end first end early:
@@ -197,6 +193,8 @@ class RoundLogic:
         available : ndarray of int, optional
             The distinct indexes of the available clients (default: all registered clients). The default saves
             a pass over all clients, unless the selector needs such a pass.
+        learning_rate : float, optional
+            The clients' learning rate in this round, > 0 (default: `local_learning_rate`).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -230,7 +228,16 @@ class RoundLogic:
             budget = float(k)
         candidates = self.selector.candidates(round, available=available, unavailable=unavailable)
         return Opened(
-            round, candidates, budget, available, unavailable, num_available, quarantined, silent, released
+            round,
+            candidates,
+            budget,
+            available,
+            unavailable,
+            num_available,
+            quarantined,
+            silent,
+            released,
+            learning_rate=self.local_learning_rate if learning_rate is None else learning_rate,
         )
 
     def _released(self, quarantined: Ints, left: int) -> Ints:
@@ -284,17 +291,11 @@ class RoundLogic:
     def learn_norms(self, opened: Opened, clients: Ints, update_norms: Floats) -> None:
         """Let the selector learn the norms that it needs before the first selection (`Selector.asks_norms`).
 
-        Parameters
-        ----------
-        opened : Opened
-            The result of `open`.
-        clients : ndarray of int, shape (n,)
-            The clients that were asked: ``opened.selectable(selector.registered)``.
-        update_norms : ndarray, shape (n,)
-            The norm ||w_m - w_t|| of an update of each of these clients; NaN = no answer. The guard clips
-            the norms before the selector learns them.
+        ``clients`` (n,) are those that were asked: ``opened.selectable(selector.registered)``.
+        ``update_norms`` (n,) are the norms ||w_m - w_t|| of an update of each; NaN = no answer. The guard
+        clips them before.
         """
-        norms = update_norms / self.local_learning_rate
+        norms = update_norms / opened.learning_rate
         if self.guard is not None:
             judged, _ = self.guard.judge_reports(opened.number, clients, {"update_norm": norms})
             norms = judged["update_norm"]
@@ -305,17 +306,10 @@ class RoundLogic:
     ) -> Chosen:
         """Select this round's clients.
 
-        Parameters
-        ----------
-        opened : Opened
-            The result of `open`.
-        reports : mapping of str to ndarray, shape (C,), optional
-            The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
-            before the selection. Default: the selector needs no poll.
-        whole : Opened, optional
-            Of a buffered round: the round with all its selectable clients, if ``opened`` has only the idle
-            ones. The guard then computes a client's share of the draws among the selectable clients of
-            ``whole``, idle or busy (default: ``opened``).
+        ``reports`` (C,) are the candidates' numbers by the name of the report, NaN = not reported, which the
+        guard clips before the selection. In a buffered round, ``whole`` is the round with all its selectable
+        clients, if ``opened`` has only the idle ones: the guard computes a client's share of the draws among
+        all of them.
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -366,14 +360,12 @@ class RoundLogic:
         """
         assert self.buffer is not None
         selection, staleness = self.buffer.take()
-        factors = self.buffer.factors(staleness)
         return Chosen(
             opened,
             selection,
             selection.clients.size,
             sizes=self.selector.client_sizes,
             staleness=staleness,
-            factors=factors,
             num_stale=num_stale,
         )
 
@@ -419,55 +411,39 @@ class RoundLogic:
             if the step is not finite, or if updates are masked and a reply is missing.
         """
         chosen = self._with_new_sizes(chosen)
-        selection, model = chosen.selection, Model(arrays, exact=self.variates is not None)
-        sent = sent_arrays(replies, selection.clients.size)
-        weights = self._weights(chosen, sent)
-        examined = examine(
-            model,
-            selection,
-            replies,
-            self._coefficients(weights),
-            self.local_learning_rate,
-            variates=self.variates,
-            masked=self.updates == "masked",
-            sketched=self.guard is not None and self.guard.strict and self.updates == "open",
-        )
-        if self.guard is not None:
-            self._judge(chosen, examined, self.guard)
-        usable = examined.usable()
-        if not np.array_equal(usable, sent):
-            weights = self._weights(chosen, usable)
-        diversities = np.full(usable.size, nan)
-        moved, skipped = None, self._why_skipped(usable)
+        received = Received.of(replies, chosen.selection)
+        weights = self._weights(chosen, received.sent)
+        examined = self._examined(chosen, arrays, received, weights)
+        examined = self._judged(chosen, received, examined)
+        if not np.array_equal(examined.usable, received.sent):
+            weights = self._weights(chosen, examined.usable)
+        diversities = np.full(weights.size, nan)
+        moved, skipped, usable = None, self._why_skipped(examined.usable), examined.usable
         if not skipped:
             coefficients = self._coefficients(weights)
             step = examined.sum(coefficients)
             if "diversity" in self.selector.feedback_used:
                 plain = self.selector.diversity_mean == "plain"
                 distances = examined.distances(coefficients, step, plain=plain)
-                diversities[usable] = np.array(distances) / self.local_learning_rate
-            moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
+                diversities[usable] = np.array(distances) / chosen.opened.learning_rate
+            moved = examined.model.moved(step, mean=None if self.variates is None else self.variates.mean())
             if moved is None:  # the step is not finite although each update is finite
                 skipped = "the step is not finite"
-                reason = "the step with this update is not finite"
-                examined.failures |= dict.fromkeys(examined.updates, reason)
+                failed = dict.fromkeys(examined.updates, "the step with this update is not finite")
+                examined = replace(examined, failures={**examined.failures, **failed})
         if self.responses is not None:
-            self.responses.observe(selection.clients, usable)
+            self.responses.observe(chosen.selection.clients, usable)
         if skipped:
-            examined.updates = {}
-        record = self._learn(chosen, examined, weights, diversities, skipped, seconds)
+            examined = replace(examined, updates={})
+        record = self._learn(chosen, received, examined, weights, diversities, skipped, seconds)
         if self.variates is not None and examined.updates:
-            responded = record.feedback.responded
+            clients = chosen.selection.clients
             self.variates.remember(
-                selection.clients[responded],
-                (
-                    (int(selection.clients[position]), model.clipped(update))
-                    for position, update in examined.updates.items()
-                ),
-                examined.num_steps[responded],
-                self.local_learning_rate,
+                ((int(clients[at]), examined.model.clipped(each)) for at, each in examined.updates.items()),
+                received.num_steps[usable],
+                chosen.opened.learning_rate,
             )
-        return Outcome(moved, record, model, examined.updates)
+        return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
         """Return a round whose weights use the current data sizes, if these have changed since the selection.
@@ -494,9 +470,27 @@ class RoundLogic:
             return chosen
         return replace(chosen, selection=replace(selection, weights=weights))
 
+    def _examined(
+        self, chosen: Chosen, arrays: Arrays, received: Received, weights: Floats
+    ) -> ExaminedReplies:
+        baselines = None
+        if self.variates is not None:
+            clients = chosen.selection.clients.tolist()
+            baselines = {i: self.variates.baseline(clients[i]) for i in received.models}
+        return examine(
+            Model(arrays, exact=self.variates is not None),
+            received,
+            self._coefficients(weights),
+            chosen.opened.learning_rate,
+            baselines,
+            masked=self.updates == "masked",
+            sketched=self.guard is not None and self.guard.strict and self.updates == "open",
+        )
+
     def _learn(
         self,
         chosen: Chosen,
+        received: Received,
         examined: ExaminedReplies,
         weights: Floats,
         diversities: Floats,
@@ -504,8 +498,9 @@ class RoundLogic:
         seconds: Floats | None,
     ) -> RoundRecord:
         """Let the selector learn from a round, and return its record."""
-        opened, selection, responded = chosen.opened, chosen.selection, examined.usable()
+        opened, selection, responded = chosen.opened, chosen.selection, examined.usable
         weights = np.where(responded, weights, 0.0)
+        part_norms = received.part_norms
         feedback = Feedback(
             update_norms=np.where(responded, examined.norms, nan),
             losses=np.where(responded, examined.losses, nan),
@@ -513,7 +508,7 @@ class RoundLogic:
             diversities=np.where(responded, diversities, nan),
             responded=responded,
             seconds=None if seconds is None else np.where(responded, seconds, nan),
-            part_norms=examined.part_norms,
+            part_norms=None if part_norms is None else part_norms / opened.learning_rate,
         )
         self.selector.update(opened.number, selection, feedback)
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
@@ -530,7 +525,7 @@ class RoundLogic:
             skipped=skipped,
             quarantined=tuple(opened.quarantined.tolist()),
             silent=tuple(opened.silent.tolist()),
-            reported_norms=examined.reported_norms / self.local_learning_rate,
+            reported_norms=received.reported_norms / opened.learning_rate,
             train_loss=train_loss,
             absent=opened.absent(self.selector.registered, MOST_LISTED),
             staleness=_NOBODY if chosen.staleness is None else chosen.staleness,
@@ -538,19 +533,20 @@ class RoundLogic:
             in_flight=() if self.buffer is None else tuple(self.buffer.in_flight)[:MOST_LISTED],
         )
 
-    def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:
-        """Let the guard clip reports and updates, and reject replies."""
-        number, clients = chosen.opened.number, chosen.selection.clients
+    def _judged(self, chosen: Chosen, received: Received, examined: ExaminedReplies) -> ExaminedReplies:
+        """Return the replies after the guard has clipped numbers and updates, and rejected replies."""
+        guard, number, clients = self.guard, chosen.opened.number, chosen.selection.clients
+        if guard is None:
+            return examined
         at_fault = {position: examined.failures[position] for position in examined.at_fault}
         if self.updates == "noised":
             unseen = np.full(clients.size, nan)
             guard.judge(number, clients, unseen, unseen, unseen, at_fault)
-            return
+            return examined
         wrong: dict[int, str] = {}
         if np.isfinite(examined.measured_norms).any():
-            wrong = contradictions(
-                examined.measured_norms, examined.reported_norms, examined.model.rounding()
-            )
+            reported = received.reported_norms
+            wrong = contradictions(examined.measured_norms, reported, examined.model.rounding())
         judged = guard.judge(
             number,
             clients,
@@ -562,29 +558,35 @@ class RoundLogic:
             contradictions=wrong,
             versions=None if chosen.staleness is None else number - chosen.staleness,
         )
-        examined.norms = examined.norms * judged.scales
-        examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances
-        examined.clipped = judged.clipped
-        # The masks cancel only if all updates are used as they are. So the replies that the guard would
-        # reject are only listed in `clipped`.
+        updates, failures, clipped = examined.updates, examined.failures, judged.clipped
         if self.updates == "masked":
-            numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
-            examined.clipped = {**judged.clipped, **numbers}
-            return
-        examined.failures |= judged.rejected
-        examined.updates = {
-            position: replace(update, scale=float(judged.scales[position]))
-            for position, update in examined.updates.items()
-            if position not in judged.rejected
-        }
+            # The masks cancel only if all updates are used as they are. So the replies that the guard would
+            # reject are only listed in `clipped`.
+            clipped = {**clipped, **{i: judged.rejected[i] for i in judged.rejected.keys() - at_fault}}
+        else:
+            failures = {**failures, **judged.rejected}
+            updates = {
+                position: replace(update, scale=float(judged.scales[position]))
+                for position, update in updates.items()
+                if position not in judged.rejected
+            }
+        return replace(
+            examined,
+            updates=updates,
+            norms=examined.norms * judged.scales,
+            losses=judged.losses,
+            gradient_variances=judged.gradient_variances,
+            failures=failures,
+            clipped=clipped,
+        )
 
     def _weights(self, chosen: Chosen, usable: Bools) -> Floats:
         selection = chosen.selection
         if self.updates == "masked":  # clients apply their weights before they reply, and all must reply
             return selection.weights
         weights = self.selector.finalize(selection, usable)
-        if chosen.factors is not None:
-            weights = weights * chosen.factors
+        if self.buffer is not None and chosen.staleness is not None:
+            weights = weights * self.buffer.factors(chosen.staleness)
         if self.responses is not None:
             weights = self.responses.correct(weights, selection.clients, usable)
         return weights if self.variates is None else self.variates.weights(selection.clients, weights)
@@ -617,18 +619,7 @@ class RoundLogic:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state.
-
-        Parameters
-        ----------
-        state : mapping of str to array
-            The result of `state_dict` of a `RoundLogic` with the same options.
-
-        Raises
-        ------
-        ValueError
-            If the state has a part that this run lacks, or a part refuses its state.
-        """
+        """Go on from the `state_dict` of a `RoundLogic` with the same options."""
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
         for name, array in state.items():

@@ -59,10 +59,7 @@ class RoundRecord:
     def lacks(self, report: str) -> bool:
         """Return whether usable replies came, but none of them had the report from which the selector learns.
 
-        Parameters
-        ----------
-        report : str
-            `Selector.report_used`: "train-loss", "gradient-variance", or "", for which the result is False.
+        ``report`` is `Selector.report_used`; the result for "" is False.
         """
         if not report:
             return False

@@ -41,11 +41,6 @@ class ResponseRates:
         nature or on purpose, does not dominate a round in which it replies.
     normalised : bool (default: True)
         Whether `correct` normalises the weights. Normalisation causes a small bias, and reduces the variance.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a parameter has a wrong type or is out of range.
     """
 
     def __init__(
@@ -57,21 +52,19 @@ class ResponseRates:
         limit: float = 10.0,
         normalised: bool = True,
     ) -> None:
-        count = checks.integer("num_clients", num_clients, low=1)
-        self.strength = checks.real("strength", strength, low=1e-9)
-        self.memory = checks.real("memory", memory, low=1.0)
-        self.limit = checks.real("limit", limit, low=1.0)
-        self.normalised = normalised
-        self._asked, self._answered = np.zeros(count), np.zeros(count)
+        self.strength, self.memory, self.limit, self.normalised = strength, memory, limit, normalised
+        self._asked, self._answered = np.zeros((2, num_clients))
         self._totals = np.zeros(2)  # the sums of both arrays over all clients, updated in each round
 
     def rates(self, clients: npt.ArrayLike) -> Floats:
         """Return (n,) the estimated response rates of clients (n,), in (0, 1]."""
-        indexes = checks.indexes("clients", clients, self._asked.size)
+        indexes = np.asarray(clients)
         asked, answered = self._totals
         everyone = (answered + 1.0) / (asked + 1.0)
-        own = (self._answered[indexes] + self.strength * everyone) / (self._asked[indexes] + self.strength)
-        return np.clip(own, everyone / self.limit, 1.0)
+        own: Floats = (self._answered[indexes] + self.strength * everyone) / (
+            self._asked[indexes] + self.strength
+        )
+        return own.clip(everyone / self.limit, 1.0)
 
     def correct(self, weights: npt.ArrayLike, clients: npt.ArrayLike, responded: npt.ArrayLike) -> Floats:
         """Return the weights of `Selector.finalize` after a correction by response rates.
@@ -88,19 +81,12 @@ class ResponseRates:
         rest on the assumption that whether a client replies depends neither on its update in this round nor
         on the other clients. With over-selection, it depends a little on the other clients.
 
-        Parameters
-        ----------
-        weights : array_like, shape (S,)
-            The result of `Selector.finalize`; 0 for clients that did not reply.
-        clients : array_like of int, shape (S,)
-            The selected clients.
-        responded : array_like of bool, shape (S,)
-            Whether each client sent a usable reply. Call `observe` for this round only after `correct`, since
-            the rates must not depend on the replies whose weights they correct.
+        ``weights`` (S,) is the result of `Selector.finalize` for the selected ``clients`` (S,); ``responded``
+        (S,) says which sent a usable reply. Call `observe` for this round only after `correct`, since the
+        rates must not depend on the replies whose weights they correct.
         """
         factors = 1.0 / self.rates(clients)
-        given = checks.floats("weights", weights, factors.size)
-        answered = checks.bools("responded", responded, factors.size)
+        given, answered = np.array(weights, dtype=np.float64), np.asarray(responded)
         if not answered.any():
             return given
         scale = factors[answered].mean() if self.normalised else answered.size / answered.sum()
@@ -109,8 +95,7 @@ class ResponseRates:
 
     def observe(self, clients: npt.ArrayLike, responded: npt.ArrayLike) -> None:
         """Learn from a round: ``responded`` (S,) states which selected clients (S,) sent a usable reply."""
-        indexes = checks.indexes("clients", clients, self._asked.size)
-        answered = checks.bools("responded", responded, indexes.size)
+        indexes, answered = np.asarray(clients), np.asarray(responded)
         kept = 1.0 - 1.0 / self.memory
         for counts, total, seen in ((self._asked, 0, 1.0), (self._answered, 1, answered)):
             before = counts[indexes]
@@ -119,7 +104,7 @@ class ResponseRates:
 
     def add_clients(self, count: int) -> None:
         """Let ``count`` clients join, >= 0. They get the next indexes."""
-        joining = np.zeros(checks.integer("count", count, low=0))
+        joining = np.zeros(count)
         self._asked = np.concatenate([self._asked, joining])
         self._answered = np.concatenate([self._answered, joining])
 
@@ -132,19 +117,9 @@ class ResponseRates:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If keys, shapes or ranges do not fit. The rates are left unchanged.
-        """
-        keys = {"asked", "answered", "totals"}
-        if state.keys() != keys:
-            raise ValueError(f"state has keys {sorted(state)}: must be {sorted(keys)}")
-        asked = checks.floats("state['asked']", state["asked"])
-        answered = checks.floats("state['answered']", state["answered"], asked.size)
-        totals = checks.floats("state['totals']", state["totals"], 2)
+        """Go on from a saved state, with the saved number of clients."""
+        axes = {"asked": ("clients",), "answered": ("clients",)}
+        asked, answered, totals = checks.state(state, self.state_dict(), axes).values()
         checks.in_range("state['asked']", asked, 0, self.memory)
         checks.in_range("state['asked'] - state['answered']", asked - answered, 0)
         checks.in_range("state['answered']", answered, 0)

@@ -15,43 +15,25 @@ from .record import RoundRecord
 
 @dataclass(frozen=True)
 class Opened:
-    """A round before the selection.
+    """A round before the selection."""
 
-    Attributes
-    ----------
-    number : int
-        The number of the round, >= 1.
-    candidates : ndarray of int, shape (C,), or None
-        The clients to poll; None if the selector needs no poll.
-    budget : float or None
-        The selection size: the budget K(t) times the over-selection factor, rounded up. None if this is the
-        selector's `clients_per_round`.
-    available, unavailable : ndarray of int, or None
-        The selectable clients, or the registered clients that are not selectable. At most one of the two is
-        given. If both are None, all registered clients are selectable. See `Selector.select`.
-    num_available : int
-        The number of selectable clients.
-    quarantined : ndarray of int
-        The available clients that are not selectable because of offences or silence.
-    silent : ndarray of int
-        The clients among ``quarantined`` that are quarantined for silence or errors.
-    released : ndarray of int (default: empty)
-        The selectable clients whose quarantine for offences ends early, since without them too few clients
-        would be left for a quorum.
-    draw : int (default: 0)
-        The number of earlier selections in this round. Only a buffered round has more than one selection.
-    """
-
-    number: int
-    candidates: Ints | None
+    number: int  # >= 1
+    candidates: Ints | None  # (C,) the clients to poll; None if the selector needs no poll
+    # The selection size: the budget K(t) times the over-selection factor, rounded up. None if this is the
+    # selector's `clients_per_round`.
     budget: float | None
+    # The selectable clients, or the registered clients that are not selectable. At most one of the two is
+    # given. If both are None, all registered clients are selectable. See `Selector.select`.
     available: Ints | None
     unavailable: Ints | None
-    num_available: int
-    quarantined: Ints
-    silent: Ints
+    num_available: int  # the number of selectable clients
+    quarantined: Ints  # the available clients that are not selectable because of offences or silence
+    silent: Ints  # of these, the clients that are quarantined for silence or errors
+    # The selectable clients whose quarantine for offences ends early, since without them too few clients
+    # would be left for a quorum.
     released: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    draw: int = 0
+    draw: int = 0  # the number of earlier selections in this round, which only a buffered round has
+    learning_rate: float = 1.0  # the clients' learning rate, by which norms are divided, see `RoundLogic`
 
     def selectable(self, registered: Bools) -> Ints:
         """Return the selectable clients, ascending. ``registered`` (M,) is `Selector.registered`."""
@@ -77,54 +59,27 @@ class Opened:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A round whose clients are selected and have to train.
+    """A round whose clients are selected and have to train."""
 
-    Attributes
-    ----------
-    opened : Opened
-        The round before the selection.
-    selection : Selection
-        The selected clients and their weights.
-    enough : int
-        The number of usable trained models after which the round no longer waits for the other clients.
-    clipped : mapping of int to str
-        Client -> which values were clipped or ignored in its answer to the poll.
-    staleness : ndarray of int, shape (S,), or None
-        The staleness of each client's update in a buffered round; None in any other round.
-    factors : ndarray, shape (S,), or None
-        The staleness factors, by which the weights of a buffered round are multiplied (`Buffer.factors`);
-        None in any other round.
-    num_stale : int (default: 0)
-        How many updates of a buffered round are too stale to be used.
-    sizes : ndarray, shape (M,), or None
-        The clients' data sizes at the selection. If the selector has other sizes when the round ends, the
-        weights are computed again. None: the weights do not change.
-    """
-
-    opened: Opened
+    opened: Opened  # the round before the selection
     selection: Selection
-    enough: int
+    enough: int  # the number of usable models after which the round no longer waits for the other clients
+    # client -> which values were clipped or ignored in its answer to the poll
     clipped: Mapping[int, str] = field(default_factory=dict)
-    staleness: Ints | None = None
-    factors: Floats | None = None
-    num_stale: int = 0
+    staleness: Ints | None = None  # (S,) of each client's update in a buffered round; None in any other round
+    num_stale: int = 0  # how many updates of a buffered round are too stale to be used
+    # (M,) the clients' data sizes at the selection. If the selector has other sizes when the round ends, the
+    # weights are computed again. None: the weights do not change.
     sizes: Floats | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a round before the server step.
+    """The result of a round before the server step."""
 
-    Attributes
-    ----------
-    arrays : dict of str to array, or None
-        The model w_t plus the aggregate Δ, in arrays that the caller may change; None in a skipped round.
-    record : RoundRecord
-        The record of the round, without what only the caller knows, such as ``seconds``; `closed` completes
-        the record.
-    """
-
+    # The model w_t plus the aggregate Δ, in arrays that the caller may change; None in a skipped round.
     arrays: Arrays | None
+    # without what only the caller knows, such as ``seconds``; `closed` completes the record
     record: RoundRecord
     _model: Model
     _updates: Mapping[int, Update]  # position -> usable update; empty in a skipped round
@@ -154,18 +109,8 @@ class Outcome:
     ) -> RoundRecord:
         """Return the complete record.
 
-        Parameters
-        ----------
-        skipped : str
-            Why the server step did not change the model; "" if it changed the model.
-        seconds : float
-            The time from the poll to the new model.
-        phases : mapping of str to float, optional
-            The seconds of each part of this time, see `RoundRecord` (default: unknown).
-        eligible : str (default: "")
-            The conditions of `Eligibility`; "" if every client is eligible.
-        num_ineligible : int (default: 0)
-            The number of clients that are online and willing to train, but do not meet these conditions.
+        ``skipped`` is why the server step did not change the model, "" if it did; the others are fields of
+        `RoundRecord`.
         """
         return replace(
             self.record,

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,7 @@ class ClientUpdates(ABC):
     def combined(self, coefficients: Floats) -> Arrays:
         """Return Σ_m c_m (w_m - w_t) by parameter name, in new arrays of the model's shapes.
 
-        Parameters
-        ----------
-        coefficients : ndarray, shape (R,)
-            The coefficients c_m. An update with c_m = 0 is left out, even if it holds NaN.
+        ``coefficients`` (R,) are the c_m. An update with c_m = 0 is left out, even if it holds NaN.
         """
 
     @abstractmethod
@@ -100,6 +98,19 @@ class TrainedClients:
     gradient_variances: Floats  # (R,) the gradient variances σ²; NaN = not measured
     failures: Mapping[int, str] = field(default_factory=dict)  # position -> why the client did not reply
 
+    @cached_property
+    def norms(self) -> Floats:
+        """(R,) the L2 norm of each update; not finite if an entry is not finite."""
+        return self.updates.norms()
+
+    def spread(self, values: Floats, size: int) -> Floats:
+        """Return (S,) the values (R,) at the positions of their clients, and NaN at all other positions."""
+        if values.size == size:
+            return values
+        placed = np.full(size, np.nan)
+        placed[self.positions] = values
+        return placed
+
 
 class TrainedModel(Mapping[str, NDArray[Any]]):
     """The trained model w_m of one client of a batch. It is computed on the first access."""
@@ -121,12 +132,3 @@ class TrainedModel(Mapping[str, NDArray[Any]]):
 
     def __len__(self) -> int:
         return len(self._made())
-
-
-def spread(values: Floats, positions: Ints, size: int) -> Floats:
-    """Return an array (size,) with the values at the given positions, and NaN at all other positions."""
-    if values.size == size:
-        return values
-    placed = np.full(size, np.nan)
-    placed[positions] = values
-    return placed

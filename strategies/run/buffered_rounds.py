@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..rounds.buffered.buffer import Buffer
     from ..rounds.logic import RoundLogic
     from ..rounds.stages import Chosen, Opened
+    from .round_start import ServerRound
     from .training import ClientTraining
 
 
@@ -49,15 +50,6 @@ class Gathered(NamedTuple):
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients to ask.
 
-    Parameters
-    ----------
-    training : ClientTraining
-        Makes the messages.
-    roster : Roster
-        The known clients.
-    size_key : str
-        The name of the metric that holds a client's data size.
-
     Attributes
     ----------
     models : dict of int to ArrayRecord
@@ -70,35 +62,13 @@ class BufferedRounds:
         self._in_flight = InFlight()
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until the next round
 
-    def run(
-        self,
-        opened: Opened,
-        logic: RoundLogic,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: ExchangeGrid,
-        limit: float,
-    ) -> Gathered:
+    def run(self, given: ServerRound, opened: Opened, logic: RoundLogic) -> Gathered:
         """Keep clients busy until the buffer is full, and return the replies and times of the round.
 
         If no client holds a place, the round ends with the replies so far. If these lack the quorum, the
         round first waits for overdue clients, as long as these could reach it.
-
-        Parameters
-        ----------
-        opened : Opened
-            The round.
-        logic : RoundLogic
-            The rounds' logic, with the buffer.
-        arrays : ArrayRecord
-            The model w_t of this round.
-        config : ConfigRecord
-            The entries that the server strategy puts into each message's config.
-        grid : ExchangeGrid
-            The grid with the clients' nodes.
-        limit : float
-            The longest wait for a reply, in seconds.
         """
+        arrays, config, grid, limit = given.arrays, given.config, given.grid, given.limit
         number, buffer, clock, quorum = opened.number, logic.buffer, grid.clock, logic.faults.quorum
         assert buffer is not None
 
@@ -250,5 +220,4 @@ class _Ended:
 
     @cached_property
     def _now(self) -> Arrays:
-        received = ReceivedArrays(self.arrays)
-        return {name: received[name] for name in received}
+        return dict(ReceivedArrays(self.arrays))

@@ -35,20 +35,6 @@ _NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"
 class ClientEvaluation:
     """Lets a random share of the clients evaluate the model after each round.
 
-    Parameters
-    ----------
-    step : ServerStep
-        Its strategy makes the messages and averages the metrics. ``step.fraction_evaluate`` is the share of
-        the clients.
-    roster : Roster
-        The known clients.
-    groups : Groups
-        The clients' groups.
-    seed : int
-        The run's seed.
-    deadline : float
-        How long a message is valid, in seconds; `CLOCKS_DIFFER` is added.
-
     Attributes
     ----------
     by_group : dict of str to MetricRecord

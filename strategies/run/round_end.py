@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..flower.arrays import ReceivedArrays
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from numpy.typing import NDArray
 
-    from ..clients.eligible_clients import EligibleClients
     from ..flower.attendance import Attendance
     from ..flower.messages import TrainingRound
     from ..rounds.aggregation import Arrays
@@ -28,58 +28,30 @@ if TYPE_CHECKING:
     from .selector_clients import SelectorClients
 
 
+@dataclass(frozen=True)
 class RoundEnding:
-    """Ends the rounds of a run.
+    """Ends the rounds of a run."""
 
-    Parameters
-    ----------
-    attendance : Attendance
-        Learns what clients report in their replies.
-    eligible : EligibleClients
-        The conditions of the round, which are part of the record.
-    clients : SelectorClients
-        Its `RoundLogic` aggregates and learns.
-    step : ServerStep
-        Takes the server step.
-    log : RoundLog
-        Logs the failures.
-    """
-
-    def __init__(
-        self,
-        attendance: Attendance,
-        eligible: EligibleClients,
-        clients: SelectorClients,
-        step: ServerStep,
-        log: RoundLog,
-    ) -> None:
-        self._attendance, self._eligible, self._clients = attendance, eligible, clients
-        self._step, self._log = step, log
+    attendance: Attendance
+    clients: SelectorClients
+    step: ServerStep
+    log: RoundLog
 
     def end(
         self, training: TrainingRound, replies: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[Step, RoundRecord]:
-        """Aggregate the replies; return the new model and the record of the round.
+        """Aggregate the replies (S,) of the selected clients; return the new model and the record.
 
-        Parameters
-        ----------
-        training : TrainingRound
-            The round.
-        replies : sequence of Reply
-            The replies (S,) of the selected clients.
-        seconds : ndarray, shape (S,)
-            The seconds until the server had each reply; NaN: no reply. Empty if no time is known.
-        arrived : float
-            When the wait for replies ended, in seconds on the grid's clock.
+        ``seconds`` (S,) holds the seconds until the server had each reply, NaN for none; it is empty if no
+        time is known. The wait for replies ended at ``arrived``, in seconds on the grid's clock.
         """
         for client, reply in zip(training.chosen.selection.clients, replies, strict=True):
             if not reply.failure or not reply.report.available:
-                self._attendance.hear(int(client), reply.report)
-        self._clients.update()
-        received = ReceivedArrays(training.arrays)
-        before: Arrays = {name: received[name] for name in received}
+                self.attendance.hear(int(client), reply.report)
+        self.clients.update()
+        before: Arrays = dict(ReceivedArrays(training.arrays))
         measured = seconds if seconds.size else None
-        outcome = self._clients.logic.finish(training.chosen, before, replies, measured)
+        outcome = self.clients.logic.finish(training.chosen, before, replies, measured)
         stepped = self._stepped(outcome, before, training.messages)
         now = training.clock.monotonic()
         phases = {
@@ -91,17 +63,17 @@ class RoundEnding:
             stepped.skipped,
             now - training.began,
             phases,
-            eligible=str(self._eligible.conditions),
-            num_ineligible=self._attendance.num_ineligible,
+            eligible=str(self.attendance.eligible.conditions),
+            num_ineligible=self.attendance.num_ineligible,
         )
         record = timed(record, replies, seconds)
-        self._log.ended(record, self._clients.logic.end_of_quarantine)
+        self.log.ended(record, self.clients.logic.end_of_quarantine)
         # These remarks would repeat themselves in the log: `SelectorClients` has logged them.
-        return stepped, with_remarks(record, self._clients.sizes.remarks)
+        return stepped, with_remarks(record, self.clients.sizes.remarks)
 
     def _stepped(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
         """Let the server strategy take its step, from the aggregate or from the models of single clients."""
         if outcome.arrays is None:
             return Step(None, outcome.record.skipped)
         each = contributions_of(outcome)
-        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, messages)
+        return self.step.step(outcome.record.round, arrays, outcome.arrays, each, messages)

@@ -12,36 +12,23 @@ from ..clients.printable import counted, listed
 from ..rounds.record import no_report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from ..clients.roster import Roster
     from ..options import Eligibility
     from ..rounds.record import RoundRecord
-    from ..selectors import Selection, Selector
+    from ..selectors import Selection
+    from .settings import RunSettings
 
 
 class RoundLog:
-    """Logs the rounds of one run, with the clients' identities.
+    """Logs the rounds of one run, with the clients' identities."""
 
-    Parameters
-    ----------
-    roster : Roster
-        The known clients.
-    kind : subclass of Selector
-        The selector's class.
-    name : str
-        The selector's name.
-    declared_sizes : mapping of str to float
-        The data sizes that the operator declared, by identity.
-    """
-
-    def __init__(
-        self, roster: Roster, kind: type[Selector], name: str, declared_sizes: Mapping[str, float]
-    ) -> None:
-        self._roster, self._kind, self._name = roster, kind, name
-        self._declared_sizes = declared_sizes
+    def __init__(self, settings: RunSettings, roster: Roster) -> None:
+        self._roster, self._kind, self._name = roster, settings.kind, settings.selector
+        self._declared_sizes = settings.overrides.sizes
         self._rounds = self._skipped = 0  # the rounds that have ended, and how many of them were skipped
         self._has_replies = False  # whether a usable reply has come
         self._eligible: tuple[str, int, int] | None = None  # the last logged conditions and numbers

@@ -28,23 +28,13 @@ _SOURCES = {  # attribute of `Result` -> the name of its metrics in the log
 
 @dataclass
 class Progress:
-    """How far a run has come.
+    """How far a run has come."""
 
-    Attributes
-    ----------
-    round : int
-        The last completed round, >= 0; 0 before round 1.
-    arrays : ArrayRecord
-        The model after this round.
-    result : Result
-        The value that `SelectionStrategy.start` returns. Its model is ``arrays``.
-    skipped : SkippedRounds
-        Why the model is unchanged, until a round changes it.
-    """
-
-    round: int
-    arrays: ArrayRecord
+    round: int  # the last completed round; 0 before round 1
+    arrays: ArrayRecord  # the model after this round
+    # what `SelectionStrategy.start` returns; its model is ``arrays``
     result: Result = field(default_factory=Result)
+    # why the model is unchanged, until a round changes it
     skipped: SkippedRounds = field(default_factory=SkippedRounds)
     _unsaved: list[list[Any]] = field(default_factory=list)  # [attribute of result, round, metrics]
 
@@ -64,14 +54,7 @@ class Progress:
     ) -> None:
         """Log the metrics of a round and add them to the results; None means that there are no metrics.
 
-        Parameters
-        ----------
-        what : str
-            The attribute of `Result` that holds the metrics of all rounds.
-        round : int
-            The round.
-        metrics : MetricRecord, optional
-            The metrics of the round.
+        ``what`` is the attribute of `Result` that holds the metrics of all rounds.
         """
         if metrics is not None:
             if metrics:
@@ -98,16 +81,9 @@ class Progress:
     ) -> Checkpoint:
         """Return a checkpoint of this progress and of the state of the strategy.
 
-        The checkpoint holds only the results that were noted since the last call.
-
-        Parameters
-        ----------
-        parts : mapping of str to mapping of str to ndarray
-            The state of each part of the strategy, by the name of the part.
-        notes : mapping of str to value
-            The rest of the state, as JSON values.
-        fingerprint : mapping of str to value
-            The settings that a resume must not change, as JSON values.
+        ``parts`` holds the state of each part of the strategy by the part's name, ``notes`` the rest of the
+        state, and ``fingerprint`` the settings that a resume must not change, both as JSON values. The
+        checkpoint holds only the results that were noted since the last call.
         """
         states = {"model": ReceivedArrays(self.arrays), **parts}
         arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}

@@ -32,16 +32,8 @@ class Part(Protocol):
 class SavedRun:
     """Saves a run, and loads it when the run resumes. Without ``checkpoints``, nothing is saved.
 
-    Parameters
-    ----------
-    checkpoints : Checkpoints or None
-        The folder, and whether the run resumes from it.
-    settings : mapping of str to value
-        The settings that a resume must not change, as JSON values.
-    parts : mapping of str to Part
-        The parts of the run whose state is saved, by name.
-    attendance : Attendance
-        What is known about nodes and clients, which is saved, too.
+    ``settings`` are those that a resume must not change, as JSON values. Saved are the state of each of the
+    ``parts``, and what ``attendance`` knows about nodes and clients.
     """
 
     def __init__(

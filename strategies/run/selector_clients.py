@@ -11,60 +11,39 @@ from flwr.common import log
 from ..clients.overrides import per_client, sizes_of
 from ..options import GROUPS
 from ..rounds.guard.claimed_sizes import ClaimLog, believed_numbers, judged_sizes
+from ..rounds.logic import RoundLogic
+from ..selectors import create
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from ..clients.eligible_clients import EligibleClients
     from ..clients.overrides import Groups
     from ..clients.roster import Roster
-    from ..options import GuardSettings, Overrides
+    from ..rounds.control_variates import ClientVariates
     from ..rounds.guard.claimed_sizes import ClientSizes
-    from ..rounds.logic import RoundLogic
-    from ..selectors import Selector
-    from ..selectors.settings import Settings
+    from .settings import RunSettings
 
 
 class SelectorClients:
     """Creates the selector and the `RoundLogic`, and tells them which clients join, leave or change.
 
-    Parameters
-    ----------
-    roster : Roster
-        The known clients.
-    overrides : Overrides
-        What the operator declares about clients.
-    groups : Groups
-        The clients' groups.
-    guard : GuardSettings or None
-        The limits of what clients report about themselves; None if reports are not limited.
-    kind : subclass of Selector
-        The selector's class.
-    settings : Settings
-        The selector's settings.
-    create_selector : callable
-        Creates the selector from the number of clients, ``client_sizes``, ``num_rounds`` and the settings per
-        client.
-    create_logic : callable
-        Creates the `RoundLogic` from the selector.
+    If ``is_private``, the server step adds the noise of differential privacy.
     """
 
     def __init__(
         self,
+        settings: RunSettings,
         roster: Roster,
-        overrides: Overrides,
         groups: Groups,
-        guard: GuardSettings | None,
-        kind: type[Selector],
-        settings: Settings,
-        create_selector: Callable[..., Selector],
-        create_logic: Callable[[Selector], RoundLogic],
+        variates: ClientVariates | None,
+        is_private: bool,
     ) -> None:
-        self._roster, self._overrides, self._groups, self._guard = roster, overrides, groups, guard
-        self._kind, self._settings = kind, settings
-        self._create_selector, self._create_logic = create_selector, create_logic
+        self._settings, self._roster, self._groups = settings, roster, groups
+        self._variates, self._is_private = variates, is_private
+        self._overrides, self._guard = settings.overrides, settings.faults.guard_settings
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until `create`
         self._seen_changes = -1  # the value of `Roster.changes` at the last update
@@ -83,13 +62,7 @@ class SelectorClients:
 
     @property
     def logic(self) -> RoundLogic:
-        """The rounds' logic, with the selector.
-
-        Raises
-        ------
-        RuntimeError
-            If it is accessed before `create`.
-        """
+        """The rounds' logic, with the selector."""
         if self._logic is None:
             raise RuntimeError("no client is known before the first round")
         return self._logic
@@ -99,11 +72,26 @@ class SelectorClients:
 
         ``num_rounds`` is the planned number of rounds. Call `update` next.
         """
-        sizes = self._judge_sizes().used
-        selector = self._create_selector(
-            len(sizes), client_sizes=sizes, num_rounds=num_rounds, **self._per_client()
+        given, sizes = self._settings, self._judge_sizes().used
+        selector = create(
+            given.selector,
+            len(sizes),
+            client_sizes=sizes,
+            clients_per_round=given.clients_per_round,
+            num_rounds=num_rounds,
+            seed=given.seed,
+            **given.selector_settings,
+            **self._per_client(),
         )
-        self._logic = self._create_logic(selector)
+        self._logic = RoundLogic(
+            selector,
+            given.faults,
+            variates=self._variates,
+            budgets=given.budgets,
+            shortest_deadline=given.deadlines.shortest,
+            updates="masked" if given.masked_updates else "noised" if self._is_private else "open",
+            mode=given.mode,
+        )
         if self._restored is not None:
             self._logic.load_state_dict(self._restored)
             self._restored = None
@@ -136,9 +124,9 @@ class SelectorClients:
             "energies": self._believed("energies", self._roster.energies()),
         }
         each = per_client(
-            self._overrides, self._kind, self._roster, first, groups=self._groups, reported=reported
+            self._overrides, self._settings.kind, self._roster, first, groups=self._groups, reported=reported
         )
-        for name in sorted(self._settings.needs_per_client - each.keys()) if first == 0 else ():
+        for name in sorted(self._settings.of_selector.needs_per_client - each.keys()) if first == 0 else ():
             log(WARNING, "No client reports %s, and none are declared: each client has the value 1", name)
         if GROUPS in each and first == 0 and not any(self._groups.of_all(self._roster)):
             log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
@@ -156,7 +144,7 @@ class SelectorClients:
 
     def _believed(self, name: str, claimed: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (M,) the costs or energies that the server uses; NaN = unknown. See `believed_numbers`."""
-        if name not in self._kind.per_client:
+        if name not in self._settings.kind.per_client:
             return claimed
         declared = sizes_of(self._roster, self._overrides.settings.get(name, {}))
         used = believed_numbers(claimed, declared, self._guard)
@@ -177,14 +165,13 @@ class SelectorClients:
         self._restored = state
 
 
-def needs_status(
-    kind: type[Selector], settings: Settings, overrides: Overrides, eligible: EligibleClients
-) -> bool:
+def needs_status(settings: RunSettings, eligible: EligibleClients) -> bool:
     """Return whether the run needs status reports, which another project's app may not send.
 
     It needs them for groups, costs, energies or properties that the operator does not declare, and if the
     selector polls for something else than losses.
     """
-    reported = {GROUPS}.intersection(kind.per_client) | settings.needs_per_client
+    kind, overrides = settings.kind, settings.overrides
+    reported = {GROUPS}.intersection(kind.per_client) | settings.of_selector.needs_per_client
     by_property = eligible.conditions.needs_properties and not overrides.properties
     return bool(reported - overrides.settings.keys() or kind.polls_for - {"loss"} or by_property)

@@ -31,54 +31,29 @@ if TYPE_CHECKING:
     from ..rounds.logic import RoundLogic
     from ..rounds.record import RoundRecord
     from ..rounds.replies import Reply
-    from ..selectors import Selection, Selector
-    from ..selectors.settings import Schedule
+    from ..selectors import Selection
     from ..server_steps.step import ServerStep
+    from .settings import RunSettings
 
 
 class ClientTraining:
     """Lets the selected clients of each round train, with the messages of the server strategy.
 
-    Parameters
-    ----------
-    step : ServerStep
-        Its strategy makes the messages and averages the metrics.
-    roster : Roster
-        The known clients.
-    kind : subclass of Selector
-        The selector's class; ``feedback_used`` decides whether the clients measure gradient variances.
-    seed : int
-        The run's seed.
-    deadline : float
-        The longest wait for replies, in seconds. A message expires `CLOCKS_DIFFER` seconds later.
-    rates : Schedule or None
-        The schedule of the clients' learning rate; each message holds the rate of its round. None: messages
-        hold no rate.
-    variates : ClientVariates or None
-        The control variates. With SCAFFOLD, messages also hold the record `CONTROL`.
-    masked : bool
-        Whether clients mask their updates. Then each message holds the client's weight times the number
-        of selected clients, and the client reports the norm of its update.
+    With a schedule of learning rates, each message holds the rate of its round. With SCAFFOLD, messages also
+    hold the record `CONTROL`. If updates are masked, each message holds the client's weight times the number
+    of selected clients, and the client reports the norm of its update.
     """
 
     def __init__(
-        self,
-        step: ServerStep,
-        roster: Roster,
-        kind: type[Selector],
-        *,
-        seed: int,
-        deadline: float,
-        rates: Schedule | None,
-        variates: ClientVariates | None,
-        masked: bool,
+        self, settings: RunSettings, step: ServerStep, roster: Roster, variates: ClientVariates | None
     ) -> None:
-        self._step, self._roster = step, roster
-        self._seed, self._deadline = seed, deadline
-        self._rates, self._variates, self._masked = rates, variates, masked
+        self._step, self._roster, self._variates = step, roster, variates
+        self._seed, self._ttl = settings.seed, settings.deadlines.round + CLOCKS_DIFFER
+        self._rates = settings.rates if isinstance(settings.rate, str) else None
+        self._masked, kind = settings.masked_updates, settings.kind
         self._reports = {
             **({REPORT_VARIANCE: True} if "gradient_variance" in kind.feedback_used else {}),
-            **({REPORT_NORM: True} if masked else {}),
+            **({REPORT_NORM: True} if self._masked else {}),
         }
 
     def rate_of(self, round: int) -> dict[str, float]:
@@ -94,22 +69,10 @@ class ClientTraining:
         grid: Grid,
         extra: Mapping[str, Any] | None = None,
     ) -> list[Message]:
-        """Return the TRAIN messages of a round to the selected clients, in selection order.
+        """Return the TRAIN messages to the selected clients, who train from ``arrays``, in selection order.
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        selection : Selection
-            The S selected clients.
-        arrays : ArrayRecord
-            The model from which the clients train.
-        config : ConfigRecord
-            The entries that the server strategy puts into each message's config.
-        grid : Grid
-            The grid with the clients' nodes.
-        extra : mapping of str to value, optional
-            Further entries (default: none). An entry of the server strategy's message takes precedence.
+        ``config`` holds the entries that the server strategy puts into each config, and ``extra`` further
+        ones. An entry of the server strategy's message takes precedence over an entry of this class.
         """
         clients = [int(client) for client in selection.clients]
         nodes = [self._roster.node_of(client) for client in clients]
@@ -130,8 +93,8 @@ class ClientTraining:
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:
                 content[CONTROL] = to_record(control)
-            ttl = self._deadline + CLOCKS_DIFFER
-            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
+            sent = Message(content, node, MessageType.TRAIN, ttl=self._ttl, group_id=str(number))
+            messages.append(sent)
         return messages
 
     def replies(
@@ -161,17 +124,8 @@ class ClientTraining:
     ) -> MetricRecord:
         """Return the clients' metrics, averaged by the server strategy's function.
 
-        ``num-clients`` is added, and ``train-loss`` if clients reported losses and there is no metric
-        ``train_loss``.
-
-        Parameters
-        ----------
-        replies : sequence of Reply
-            The replies (S,) of the selected clients.
-        record : RoundRecord
-            The record of the round.
-        sizes : ndarray, shape (M,)
-            The data size of each client, by which its metrics are weighted.
+        The metrics of a client are weighted by its data size in ``sizes`` (M,). ``num-clients`` is added, and
+        ``train-loss`` if clients reported losses and there is no metric ``train_loss``.
         """
         key, responded = self._step.base.weighted_by_key, record.feedback.responded
         clients = record.selection.clients[responded].tolist()

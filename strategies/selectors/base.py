@@ -170,14 +170,7 @@ class Selector(ABC):
 
     @classmethod
     def checked_settings(cls, values: Mapping[str, Any]) -> Settings:
-        """Return the settings with the given ``values`` by name; all other settings have their defaults.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a name is unknown (the message names the selector and all its settings), or a value is not
-            allowed.
-        """
+        """Return the settings with the given ``values`` by name; all other settings have their defaults."""
         return cls.settings_type.of(values, cls.name, cls.per_client)
 
     @property
@@ -214,11 +207,6 @@ class Selector(ABC):
 
         The share is a client's size divided by the sum of the available clients' sizes, and 0 for unavailable
         clients. A selector that is unbiased only over time may give shares to unavailable clients, too.
-
-        Parameters
-        ----------
-        available, unavailable : array_like of int, optional
-            As for `select`.
         """
         sizes = np.where(self._presence(available, unavailable).mask, self.client_sizes, 0.0)
         shares: Floats = sizes / (sizes.sum() or 1.0)
@@ -236,12 +224,7 @@ class Selector(ABC):
         For a selector that is unbiased in every round, these are entries of `target_shares`. If few clients
         are unavailable, no pass over all clients is needed.
 
-        Parameters
-        ----------
-        clients : array_like of int, shape (n,)
-            Distinct indexes of registered clients. The share of an unavailable client is 0.
-        available, unavailable : array_like of int, optional
-            As for `select`.
+        `clients` (n,) are distinct and registered. The share of an unavailable client is 0.
         """
         indexes, presence = (
             self._registered_indexes("clients", clients),
@@ -254,18 +237,8 @@ class Selector(ABC):
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
         """Learn the norms that the available clients reported before the first selection.
 
-        Parameters
-        ----------
-        clients : array_like of int, shape (n,)
-            Distinct indexes of the registered clients that were asked.
-        update_norms : array_like, shape (n,)
-            The norm ||g_m|| >= 0 of an update that each client computes from the initial model, in the unit
-            of ``Feedback.update_norms``. NaN stands for no answer.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is refused, or `asks_norms` is False.
+        `update_norms` (n,) holds the norm ||g_m|| >= 0 of an update that each of the `clients` (n,) that were
+        asked computes from the initial model, in the unit of ``Feedback.update_norms``; NaN = no answer.
         """
         if not self.asks_norms:
             raise ValueError(f"{self.name} does not ask for norms, or has learned them: see asks_norms")
@@ -278,15 +251,7 @@ class Selector(ABC):
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Ints | None:
-        """Return the clients to poll before `select`, or None if the selector needs no poll.
-
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        available, unavailable : array_like of int, optional
-            As for `select`.
-        """
+        """Return the clients to poll before `select`, or None if the selector needs no poll."""
         return self._candidates(self._context(round, available, unavailable)) if self.polls_for else None
 
     def invitation(
@@ -302,12 +267,7 @@ class Selector(ABC):
         The invitation is sent after the poll and before `select`. `select` receives the answers as
         ``reports["accepts"]`` (1 = yes, 0 = no, NaN = no answer), together with the reports of the poll.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        candidates, reports, budget
-            As for `select`, which must be called with equal values.
+        The other arguments are those with which `select` is called then.
         """
         if not self.clients_decide:
             return None
@@ -353,11 +313,6 @@ class Selector(ABC):
         -------
         Selection
             The selected clients; none if no client is available or the budget is below 1.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is refused.
         """
         if self.asks_norms:
             raise ValueError(f"{self.name} asks for norms: learn_norms must be called before the selection")
@@ -397,17 +352,12 @@ class Selector(ABC):
         - The weights of all other selectors do not depend on sizes (plain means), or cannot change: clients
           of ``flics-private`` have applied them. Selectors that select from the clients that answered a poll
           for norms (`optimal` and the like) do not remember who answered, and keep their weights.
-
-        The default is ``selection.weights``.
-
-        Parameters
-        ----------
-        selection : Selection
-            The selection that `select` returned.
-        available, unavailable : array_like of int, optional
-            As for `select`, which was called with equal values.
         """
-        return selection.weights
+        if self.unbiased != "round" or self.polls_for:
+            return selection.weights
+        shares = self.shares_of(selection.clients, available=available, unavailable=unavailable)
+        weights: Floats = selection.importance * shares
+        return weights
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return the weights after the replies have arrived.
@@ -416,22 +366,7 @@ class Selector(ABC):
         weight of the other clients is 0. If all selected clients fail independently and with equal
         probability, the expected aggregate, given S' >= 1, equals the aggregate of all S updates.
 
-        Parameters
-        ----------
-        selection : Selection
-            The selection that `select` returned.
-        responded : array_like of bool, shape (S,)
-            Which clients responded.
-
-        Returns
-        -------
-        ndarray, shape (S,)
-            The weights; all 0 if no client responded.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `responded` is not (S,) bool.
+        `responded` (S,) says which clients of the selection responded. If none did, all weights are 0.
         """
         answered = checks.bools("responded", responded, selection.clients.size)
         number = int(np.count_nonzero(answered))
@@ -442,20 +377,8 @@ class Selector(ABC):
     def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
         """Learn from a round.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        selection : Selection
-            The selection that `select` returned.
-        feedback : Feedback
-            The measurements of this round, in the order of ``selection.clients``. Clients that were removed
-            after the selection are ignored.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is refused.
+        `feedback` holds the measurements of this round, in the order of ``selection.clients``. Clients that
+        were removed after the selection are ignored.
         """
         checks.integer("round", round, low=0)
         # A Selection ensures that its clients are distinct and >= 0, so only the upper limit is checked.
@@ -466,18 +389,8 @@ class Selector(ABC):
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
         """Register n more clients; they get the next n indexes.
 
-        Parameters
-        ----------
-        client_sizes : array_like, shape (n,)
-            The sizes of the new clients, in the unit of the other clients' sizes. If no sizes were given at
-            the start, the size of each other client is 1.
-        **per_client
-            The settings in `per_client`, as arrays of shape (n,).
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is refused.
+        `client_sizes` (n,) is in the unit of the other clients' sizes; if no sizes were given at the start,
+        the size of each other client is 1. The settings in `per_client` are arrays (n,).
         """
         for name in per_client.keys() - self.per_client.keys():
             raise ValueError(f"{name}: {self.name} has no such setting per client")
@@ -493,38 +406,14 @@ class Selector(ABC):
         self._assign(changes | self._joined(registered))
 
     def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
-        """Correct the sizes of clients.
-
-        Parameters
-        ----------
-        clients : array_like of int, shape (n,)
-            Distinct indexes of registered clients.
-        client_sizes : array_like, shape (n,)
-            The correct sizes of these clients.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is refused.
-        """
+        """Correct the sizes (n,) of registered clients (n,)."""
         indexes = self._registered_indexes("clients", clients)
         sizes = self.client_sizes.copy()
         sizes[indexes] = checks.sizes("client_sizes", client_sizes, indexes.size)
         self._assign({"client_sizes": sizes})
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Remove clients for good. All clients may be removed.
-
-        Parameters
-        ----------
-        clients : array_like of int, shape (n,)
-            Distinct indexes of registered clients.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a client is unknown or already removed.
-        """
+        """Remove registered clients (n,) for good. All clients may be removed."""
         registered = self._registered.copy()
         registered[self._registered_indexes("clients", clients)] = False
         changes: dict[str, Array] = {"registered": registered}
@@ -538,38 +427,13 @@ class Selector(ABC):
         return {key: array.copy() for key, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Replace the state by a saved state. `num_clients` becomes the number of clients in the saved state.
-
-        Parameters
-        ----------
-        state : mapping of str to array
-            The arrays that `state_dict` returned for a selector with the same name and settings.
-
-        Raises
-        ------
-        ValueError
-            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector.
-        """
-        arrays = {key: np.array(value) for key, value in state.items()}
+        """Replace the state by that of a selector with the same name and settings; M becomes its M."""
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
-        if arrays.keys() != all_axes.keys():
-            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(all_axes)}")
+        arrays = checks.state(state, self._state, all_axes)
         if not np.array_equal(arrays["selector"], self._state["selector"]):
             raise ValueError(
                 f"state['selector'] = {arrays['selector'].tobytes()!r}: must be {self.name.encode()!r}"
             )
-        lengths: dict[str, int] = {}
-        for key, axes in all_axes.items():
-            array, dtype = arrays[key], self._state[key].dtype
-            if array.dtype != dtype:
-                raise ValueError(f"state[{key!r}] has dtype {array.dtype}: must be {dtype}")
-            if array.ndim != len(axes) or any(
-                lengths.setdefault(axis, length) != length
-                for axis, length in zip(axes, array.shape, strict=True)
-            ):
-                raise ValueError(
-                    f"state[{key!r}] has shape {array.shape}: must be ({', '.join(axes)}), {lengths}"
-                )
         self._check_state(arrays)
         self._assign(arrays)
 
@@ -684,13 +548,7 @@ class Selector(ABC):
         }
 
     def _horizon(self) -> int:
-        """Return `num_rounds`, for a selector that requires it.
-
-        Raises
-        ------
-        ValueError
-            If `num_rounds` was not given.
-        """
+        """Return `num_rounds`, for a selector that requires it."""
         if self._num_rounds is None:
             raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
         return self._num_rounds

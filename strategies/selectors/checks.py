@@ -1,7 +1,10 @@
-"""Checks of arguments; each error message names the argument, its value and the allowed range."""
+"""Checks of arguments; each error message names the argument, its value and the allowed range.
+
+A wrong type raises a TypeError (a bool is no number), and a wrong value, shape or length a ValueError.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -30,15 +33,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, why: str = "") -> int:
-    """Return `value` as an int.
-
-    Raises
-    ------
-    TypeError
-        If `value` is not an integer; a bool does not count as an integer.
-    ValueError
-        If `value` is outside [low, high].
-    """
+    """Return `value` as an int."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} = {value!r}: must be an integer {interval(low, high, why)}")
     number = int(value)
@@ -48,15 +43,7 @@ def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a float.
-
-    Raises
-    ------
-    TypeError
-        If `value` is not a number; a bool does not count as a number.
-    ValueError
-        If `value` is not finite, or outside [low, high].
-    """
+    """Return `value` as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} = {value!r}: must be a number {interval(low, high)}")
     number = float(value)
@@ -111,26 +98,14 @@ def not_negative(name: str, array: Floats) -> None:
 
 
 def sizes(name: str, values: Any, length: int | None = None) -> Floats:
-    """Return client sizes as floats, of shape (length,) if `length` is given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `values` is not a 1-D array of numbers of this length, each in [1e-100, 1e100].
-    """
+    """Return client sizes as floats, of shape (length,) if `length` is given."""
     array = floats(name, values, length)
     in_range(name, array, SMALLEST_SIZE, LARGEST_SIZE)
     return array
 
 
 def indexes(name: str, values: Any, num_clients: int) -> Ints:
-    """Return client indexes as int64, in the given order.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `values` are not distinct integers from 0 to num_clients - 1.
-    """
+    """Return client indexes as int64, in the given order."""
     array = ints(name, values)
     known(name, array, num_clients)
     if not ascending(array):
@@ -152,6 +127,31 @@ def known(name: str, clients: Ints, num_clients: int) -> None:
 def ascending(array: Ints) -> bool:
     """Return whether each entry is larger than the entry before it."""
     return not np.count_nonzero(array[1:] <= array[:-1])
+
+
+def state(
+    given: Mapping[str, Any], own: Mapping[str, Array], axes: Mapping[str, tuple[str | int, ...]]
+) -> dict[str, Any]:
+    """Return copies of the arrays of a saved state; a ValueError if they do not have the form of `own`.
+
+    Keys and dtypes are those of `own`. `axes` names the axes of arrays whose lengths may differ from those in
+    `own`; axes with the same name have the same length.
+    """
+    arrays: dict[str, Array] = {key: np.array(value) for key, value in given.items()}
+    if arrays.keys() != own.keys():
+        raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
+    lengths: dict[str | int, int] = {}
+    for key, expected in own.items():
+        array, names = arrays[key], axes.get(key, expected.shape)
+        if array.dtype != expected.dtype:
+            raise ValueError(f"state[{key!r}] has dtype {array.dtype}: must be {expected.dtype}")
+        if array.ndim != len(names) or any(
+            (axis if isinstance(axis, int) else lengths.setdefault(axis, length)) != length
+            for axis, length in zip(names, array.shape, strict=True)
+        ):
+            shape = ", ".join(map(str, names))
+            raise ValueError(f"state[{key!r}] has shape {array.shape}: must be ({shape}), {lengths}")
+    return {key: arrays[key] for key in own}
 
 
 def _check_shape(name: str, array: Array, length: int | None) -> None:

@@ -12,34 +12,19 @@ from .presence import NOBODY, Presence
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """What is known about a round when its clients are selected.
+    """What is known about a round when its clients are selected."""
 
-    Attributes
-    ----------
-    seed : int
-        The run's seed.
-    round : int
-        The round, >= 0.
-    available : Presence
-        Which clients are available.
-    k : int
-        How many clients (or draws) to select, >= 0: the argument `budget` of `Selector.select`, rounded down;
-        or `clients_per_round` if `budget` is not given.
-    candidates : ndarray of int, shape (n,)
-        The polled clients, distinct, in the order of the poll; empty if the selector does not poll.
-    reports : mapping of str to ndarray, shape (n,)
-        The reports of the candidates, by name; NaN = no answer.
-    draw : int
-        How many selections were made before this one in the same round.
-    """
-
-    seed: int
-    round: int
-    available: Presence
+    seed: int  #: the run's seed
+    round: int  #: >= 0
+    available: Presence  #: which clients are available
+    #: How many clients (or draws) to select, >= 0: the argument `budget` of `Selector.select`, rounded down;
+    #: or `clients_per_round` if `budget` is not given.
     k: int
+    #: (n,) the polled clients, distinct, in the order of the poll; empty if the selector does not poll
     candidates: Ints = field(default_factory=lambda: NOBODY)
+    #: (n,) of the candidates, by name; NaN = no answer
     reports: Mapping[str, Floats] = field(default_factory=dict)
-    draw: int = 0
+    draw: int = 0  #: how many selections were made before this one in the same round
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the random generator for a purpose in this selection, see `numerics.streams`."""

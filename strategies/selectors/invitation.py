@@ -22,26 +22,16 @@ from . import checks
 
 @dataclass(frozen=True, eq=False)
 class Invitation:
-    """What the server sends to the candidates of a round; its arrays are read-only.
+    """What the server sends to the candidates of a round; its arrays are read-only."""
 
-    Attributes
-    ----------
-    clients : ndarray of int, shape (n,)
-        The invited clients.
-    rates : ndarray, shape (V, G)
-        The probabilities in [0, 1] with which a client of each group accepts. (In the paper r/a: the number
-        of clients that should take part, divided by the number of available clients.) The candidates are
-        split into V parts, and each part has a row of its own, see `flics_private`.
-    versions : ndarray of int, shape (n,)
-        The row of ``rates`` that is sent to each client in ``clients``.
-    scales : ndarray, shape (G,)
-        The factors >= 0 by which a client of each group multiplies its update. (In the paper p/ŝ: the group's
-        target share, divided by its mean number of participants per round.)
-    """
-
-    clients: Ints
+    clients: Ints  # (n,) the invited clients
+    # (V, G) the probabilities with which a client of each group accepts. (In the paper r/a: the number of
+    # clients that should take part, divided by the number of available clients.) The candidates are split
+    # into V parts, and each part has a row of its own, see `flics_private`.
     rates: Floats
-    versions: Ints
+    versions: Ints  # (n,) the row of ``rates`` that is sent to each client
+    # (G,) the factors >= 0 by which a client of each group multiplies its update. (In the paper p/ŝ: the
+    # group's target share, divided by its mean number of participants per round.)
     scales: Floats
 
     def __post_init__(self) -> None:
@@ -71,11 +61,6 @@ class GroupMember:
         True (the default): the client reports the same group in all rounds. The privacy loss is ε in total,
         but the error of the server's counts remains as long as the clients remain. False: the client draws a
         new report in each round. The privacy loss is ε in each round, and the error averages out over rounds.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is refused.
     """
 
     group: int

@@ -23,29 +23,15 @@ class Presence:
     `only` and `without`, called on the presence of all registered clients, return the presence of a round.
     They choose the form by the number of absent clients, so the form depends only on the set of available
     clients.
-
-    Attributes
-    ----------
-    registered : ndarray of bool, shape (M,)
-        True for each client that has not been removed.
-    client_sizes : ndarray, shape (M,)
-        Sizes of all clients.
-    count : int
-        How many clients are available.
-    registered_size : float
-        Sum of the registered clients' sizes.
-    absent : ndarray of int or None
-        The registered clients that are not available, ascending, if they are few; otherwise None.
-    listed : ndarray of int or None
-        The available clients, ascending, if the absent clients are not few; otherwise None.
     """
 
-    registered: Bools
-    client_sizes: Floats
-    count: int
-    registered_size: float
+    registered: Bools  # (M,) True for each client that has not been removed
+    client_sizes: Floats  # (M,) of all clients
+    count: int  # how many clients are available
+    registered_size: float  # the sum of the registered clients' sizes
+    # the registered clients that are not available, ascending, if they are few; otherwise None
     absent: Ints | None
-    listed: Ints | None = None
+    listed: Ints | None = None  # the available clients, ascending, if the absent clients are not few
 
     def only(self, clients: Ints) -> Self:
         """Return the presence in which only `clients` are available.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..numerics.arrays import Floats, Ints
 from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, successive_draws
@@ -64,18 +63,6 @@ class ProbabilitySelector(Selector):
             draw = self._draw_available(available, k, context.rng("select"))
         sizes = self.client_sizes[draw.clients]
         return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
-
-    def reweighted(
-        self,
-        selection: Selection,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-    ) -> Floats:
-        """Return W_m λ_m (S,) for the sizes that are known now, see `Selector.reweighted`."""
-        shares = self.shares_of(selection.clients, available=available, unavailable=unavailable)
-        weights: Floats = selection.importance * shares
-        return weights
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         """Draw k of the available clients; 1 <= k < the number of available clients."""

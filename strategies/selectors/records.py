@@ -34,11 +34,6 @@ class Selection:
     parts : ndarray, shape (S, P), or None
         None if an update has no parts, see `Selector.part_names`. Otherwise the scales in [0, 1] by which a
         client multiplies its P parts before it sums them. The largest scale of each client is 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a field has the wrong dtype, length or range.
     """
 
     clients: Ints
@@ -72,11 +67,6 @@ class Selection:
         """Return the selection for a new draw, without copying or checking the arrays of the draw.
 
         The draw is valid, but a weight may have overflowed.
-
-        Raises
-        ------
-        ValueError
-            If a weight is not finite.
         """
         if np.count_nonzero(np.isfinite(weights)) < weights.size:
             return cls(*draw, weights)
@@ -111,11 +101,6 @@ class Feedback:
     part_norms : ndarray, shape (S, P), or None
         None if an update has no parts. Otherwise the reported norms >= 0 of the client's P parts, before
         their multiplication by the scales in ``Selection.parts``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a field has the wrong dtype, length or sign.
     """
 
     update_norms: Floats

@@ -114,13 +114,7 @@ def register(kind: _Kind) -> _Kind:
 
 
 def selector_type(name: str) -> type[Selector]:
-    """Return the class of the selector with this name.
-
-    Raises
-    ------
-    ValueError
-        If there is no such selector.
-    """
+    """Return the class of the selector with this name."""
     if name not in _SELECTORS:
         hint = did_you_mean(name, _SELECTORS)
         allowed = f"no such selector{hint}" if hint else f"must be one of {', '.join(_SELECTORS)}"
@@ -134,14 +128,7 @@ def settings_of_run(name: str, settings: Mapping[str, Any], local_steps: int) ->
     Selectors that compare updates with gradients of one step have the setting ``local_steps``. If it is not
     given, it is the number of local steps of the run.
 
-    Parameters
-    ----------
-    name : str
-        The selector's name.
-    settings : mapping
-        The given settings.
-    local_steps : int
-        The number of local steps that every client makes in a round; 0 if clients differ in this number.
+    `local_steps` is 0 if clients differ in this number.
     """
     known = selector_type(name).settings_type.allowed()
     if local_steps and "local_steps" in known and "local_steps" not in settings:
@@ -161,22 +148,7 @@ def create(
 ) -> Selector:
     """Make a selector.
 
-    Parameters
-    ----------
-    name : str
-        One of the names in `available`.
-    num_clients, client_sizes, clients_per_round, num_rounds, seed, **settings
-        See `Selector`.
-
-    Returns
-    -------
-    Selector
-        A new selector, in its initial state.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is refused; the message names it, its value and what is allowed.
+    `name` is one of those in `available`. All other arguments are those of `Selector`.
     """
     return selector_type(name)(
         num_clients,

@@ -21,15 +21,10 @@ from . import checks
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that changes at given rounds.
+    """A number that changes at given rounds."""
 
-    Attributes
-    ----------
-    steps : tuple of (int, int or float)
-        Pairs (first round, value from this round on), with ascending rounds. The first value also holds in
-        all earlier rounds.
-    """
-
+    # Pairs (first round, value from this round on), with ascending rounds. The first value also holds in all
+    # earlier rounds.
     steps: tuple[tuple[int, int | float], ...]
 
     def at(self, round: int) -> int | float:
@@ -46,11 +41,6 @@ class Schedule:
 
         `value` is a schedule, a number, pairs (first round, value), or text. The text "20@1/10@100" means 20
         from round 1 on and 10 from round 100 on. `name` is the setting's name in the error message.
-
-        Raises
-        ------
-        ValueError
-            If `value` has none of these forms, or the rounds do not ascend.
         """
         pairs = value
         if isinstance(value, str):
@@ -77,34 +67,17 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PerClient:
-    """The allowed values of a setting that has a value for each client.
+    """The allowed values of a setting that has a value for each client."""
 
-    Attributes
-    ----------
-    default : int, float or None
-        The value of all clients if no array is given; None if an array must be given.
-    low, high : float
-        Inclusive bounds of the values.
-    integer : bool
-        True if the values are integers, False if they are floats.
-    doc : str
-        The meaning of the setting, in one line.
-    """
-
+    # the value of all clients if no array is given; None if an array must be given
     default: int | float | None
-    low: float
+    low: float  # inclusive bounds of the values
     high: float
-    integer: bool
-    doc: str
+    integer: bool  # whether the values are integers; else they are floats
+    doc: str  # the meaning of the setting, in one line
 
     def check(self, name: str, values: Any, length: int) -> Array:
-        """Return the values as an array of shape (length,). If `values` is None, all values are the default.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a required array is missing, or an array has the wrong dtype, length or range.
-        """
+        """Return the values as an array (length,). If `values` is None, all values are the default."""
         if values is None:
             if self.default is None:
                 raise ValueError(f"{name} = None: must be given for each client ({self.doc})")
@@ -117,35 +90,16 @@ class PerClient:
 
 @dataclass(frozen=True)
 class Setting:
-    """The allowed values of one setting.
+    """The allowed values of one setting."""
 
-    Attributes
-    ----------
-    default : bool, int, float, str, Schedule or None
-        The default value. The setting has the type of the default. If the default is None, the setting is a
-        float or None.
-    low, high : float
-        Inclusive bounds, if the setting is a number or a schedule.
-    choices : tuple of str
-        The allowed values, if the setting is a string.
-    doc : str
-        The effect of the setting, in one line.
-    """
-
-    default: SettingValue
-    low: float
+    default: SettingValue  # It gives the setting its type. None: the setting is a float or None.
+    low: float  # inclusive bounds of a number or a schedule
     high: float
-    choices: tuple[str, ...]
-    doc: str
+    choices: tuple[str, ...]  # the allowed values of a string
+    doc: str  # the effect of the setting, in one line
 
     def check(self, name: str, value: Any) -> SettingValue:
-        """Return `value`, converted to the type of the setting.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `value` is not allowed; the message says what is allowed.
-        """
+        """Return `value`, converted to the type of the setting."""
         if self.default is None:
             return None if value is None else checks.real(name, value, low=self.low, high=self.high)
         if isinstance(self.default, Schedule):
@@ -216,12 +170,6 @@ class Settings:
 
         ``owner`` is the name of the selector or server strategy whose settings these are. ``per_client`` are
         the names of its settings per client, which the message about an unknown name lists, too.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a name is unknown (the message has the owner, the most similar known name and all known names),
-            or a value is not allowed.
         """
         known = (*cls.allowed(), *per_client)
         for name, value in values.items():

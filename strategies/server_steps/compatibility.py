@@ -124,18 +124,8 @@ def refusal(
       In both orders, the harm is small if all weights are about equal. Sizes, groups and the identities of
       the clients that replied count as public.
 
-    Parameters
-    ----------
-    server_strategy : Strategy
-        A strategy for which `view_of` returns a view.
-    selector : type of Selector
-        The selector's class.
-    settings : mapping, optional
-        The settings that only this selector has.
-    clients_per_round : int, optional
-        The smallest budget of a round, if it is known.
-    variates : str, optional
-        "fedvarp", "fedvarp-mean" or "scaffold", if the server remembers updates of clients; otherwise None.
+    ``settings`` are those that only this selector has. ``clients_per_round`` is the smallest budget of a
+    round, if it is known. ``variates`` is given if the server remembers updates of clients.
     """
     view = view_of(server_strategy)
     # Clients of these selectors rescale their updates, so the server never sees the original updates.
@@ -202,14 +192,7 @@ def refusal(
 def check_masked(
     selector: type[Selector], server_strategy: Strategy | None, variates: str | None, faults: Faults
 ) -> None:
-    """Check the parameters of a run in which updates are masked, so that the server sees only their sum.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a parameter needs single updates, or would leave updates out of the sum. The message names the
-        parameter, its value and what is allowed.
-    """
+    """Check the parameters of a run in which updates are masked, so that the server sees only their sum."""
     masked = "with masked_updates = True"
     if variates:
         raise ValueError(
@@ -257,22 +240,8 @@ def check_buffered(
 ) -> None:
     """Check the parameters of a run with buffered rounds, in which updates of several rounds meet.
 
-    Parameters
-    ----------
-    mode : Buffered
-        The settings of the buffered rounds.
-    selector, settings
-        The selector's class, and the settings that only this selector has.
-    server_strategy, faults, variates, masked_updates, budget
-        As for `SelectionStrategy`.
-    size : int
-        K, the number of arrivals in a round.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a parameter needs all updates of one round. The message names the parameter, its value, and what to
-        use instead.
+    ``settings`` are those that only this selector has, and ``size`` is K, the number of arrivals in a round.
+    All others are arguments of `SelectionStrategy`.
     """
     name = f"selector = {selector.name!r} with mode = Buffered(...)"
     if selector.polls_for or selector.clients_decide:

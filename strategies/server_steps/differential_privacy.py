@@ -38,23 +38,9 @@ def step(
     This function adds noise if more is needed. The operating system seeds this noise, since the run's seed
     may be known.
 
-    Parameters
-    ----------
-    asked : Asked
-        The strategy.
-    round : int
-        The round.
-    arrays : dict of arrays
-        w_t.
-    shown : sequence of Contribution
-        The contributions (S,) of the clients that replied, S >= 1.
-    message : Message
-        A message of the round, to which the replies for the strategy are made as answers.
-
-    Returns
-    -------
-    dict of arrays or None
-        The new model; None if the strategy made none.
+    ``arrays`` is w_t, and ``shown`` (S,) holds the contributions of the clients that replied, S >= 1. The
+    replies for the strategy are made as answers to ``message``. The result is None if the strategy made no
+    model.
     """
     strategy = asked.strategy
     server_clips = isinstance(strategy, SERVER_SIDE)

@@ -125,23 +125,10 @@ def create_server_strategy(
 ) -> Strategy:
     """Make one of Flower's strategies.
 
-    Parameters
-    ----------
-    name : str
-        A key of `SETTINGS`.
-    settings : mapping, optional
-        The strategy's settings; a missing setting has its default.
-    learning_rate : float, optional
-        The clients' learning rate, used by QFedAvg; None if the rate changes during the run.
-    proximal_mu : float (default: 0.0)
-        The ``proximal-mu`` that the run sends to the clients, used by FedProx.
-    fraction_evaluate : float (default: 0.0)
-        The share of the available clients that evaluate the model after each round, from 0 to 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a name or a value is not allowed. The message names the setting, its value and what is allowed.
+    ``name`` is a key of `SETTINGS`; a missing setting has its default. QFedAvg uses the clients'
+    ``learning_rate``, None if the rate changes during the run, and FedProx the ``proximal_mu`` that the run
+    sends to the clients. ``fraction_evaluate`` is the share of the available clients that evaluate the model
+    after each round.
 
     Examples
     --------

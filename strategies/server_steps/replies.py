@@ -23,25 +23,14 @@ NORM_BIT = "norm_bit"
 
 @dataclass(frozen=True)
 class Contribution:
-    """The contribution of one client to a server step.
+    """The contribution of one client to a server step."""
 
-    Attributes
-    ----------
-    arrays : mapping of str to array
-        The client's model w_m. The guard may have clipped its update. With differential privacy, the guard
-        does not clip, because its limit would disclose other clients' values.
-    weight : float
-        c_m, corrected for the clients that did not reply.
-    count : int
-        How often the client was drawn, >= 1.
-    loss : float
-        The client's mean training loss; NaN = not reported.
-    """
-
+    # The client's model w_m. The guard may have clipped its update. With differential privacy, the guard does
+    # not clip, because its limit would disclose other clients' values.
     arrays: Mapping[str, NDArray[Any]]
-    weight: float
-    count: int = 1
-    loss: float = nan
+    weight: float  # c_m, corrected for the clients that did not reply
+    count: int = 1  # how often the client was drawn, >= 1
+    loss: float = nan  # the client's mean training loss; NaN = not reported
 
 
 def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
@@ -54,18 +43,11 @@ def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
 
 @dataclass(frozen=True)
 class Asked:
-    """A Flower strategy, with methods to make replies for it and to let it step.
+    """A Flower strategy, with methods to make replies for it and to let it step."""
 
-    Attributes
-    ----------
-    strategy : Strategy
-        The strategy that takes the step.
-    base : FedAvg
-        The strategy whose keys name the records in a message. If `strategy` adds differential privacy to
-        another strategy, `base` is the other strategy. Otherwise `base` is `strategy` itself.
-    """
-
-    strategy: Any
+    strategy: Any  # the strategy that takes the step
+    # Its keys name the records in a message: the inner strategy if `strategy` adds differential privacy to
+    # another one, and otherwise `strategy` itself.
     base: FedAvg
 
     def step(self, round: int, replies: list[Message]) -> dict[str, NDArray[Any]] | None:

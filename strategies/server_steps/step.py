@@ -40,19 +40,9 @@ class Step(NamedTuple):
 class ServerStep:
     """Lets a Flower strategy take the step of each round.
 
-    Parameters
-    ----------
-    server_strategy : Strategy
-        The strategy; a copy of it takes the steps. The strategy's sampling settings are ignored, except
-        ``fraction_evaluate``. The ``num_sampled_clients`` of differential privacy is ignored, too.
-    selector : str
-        The selector's name.
-    settings : mapping, optional
-        The settings that only this selector has.
-    clients_per_round : int, optional
-        The smallest budget of a round, if it is known.
-    variates : str, optional
-        "fedvarp", "fedvarp-mean" or "scaffold", if the server remembers updates of clients; otherwise None.
+    A copy of the strategy takes the steps. Its sampling settings are ignored, except ``fraction_evaluate``,
+    and so is the ``num_sampled_clients`` of differential privacy. The other arguments are those of `refusal`,
+    and refused combinations raise an error.
 
     Attributes
     ----------
@@ -70,13 +60,6 @@ class ServerStep:
     train_metrics_aggr_fn : callable
         The function that averages the clients' metrics. `step` does not call it, because the replies that
         `step` makes have no metrics of clients.
-
-    Raises
-    ------
-    TypeError
-        If there is no view for this strategy, see `view_of`.
-    ValueError
-        If the strategy cannot be used with the selector; the message says why, see `refusal`.
     """
 
     def __init__(
@@ -125,16 +108,8 @@ class ServerStep:
     def configure(self, round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """Return the strategy's TRAIN messages, one to each node of the grid.
 
-        Parameters
-        ----------
-        round : int
-            The round.
-        arrays : ArrayRecord
-            w_t, which some strategies remember.
-        config : ConfigRecord
-            The config of the messages; it is copied.
-        grid : Grid
-            A grid that holds only the nodes of the selected clients.
+        ``arrays`` is w_t, which some strategies remember. The grid holds only the nodes of the selected
+        clients.
 
         Raises
         ------
@@ -172,26 +147,11 @@ class ServerStep:
         If the strategy sees single replies, all S models are in memory at once, because Flower's strategies
         need all replies at the same time.
 
-        Parameters
-        ----------
-        round : int
-            The round, as in `configure`.
-        arrays : dict of arrays
-            w_t.
-        aggregate : dict of arrays
-            w_t + Δ.
-        contributions : iterable of Contribution
-            The contributions (S,) of the clients with a usable reply, in the order of the selection. They are
-            not used if the view is the aggregate.
-        messages : sequence of Message
-            The messages of this round, at least one. The replies for the strategy are made as answers to the
-            first message.
-
-        Returns
-        -------
-        Step
-            The new model. If its arrays are None, what the strategy remembers has not changed either
-            (`strategy_state.Remembered`), except for a privacy accountant.
+        ``arrays`` is w_t, and ``aggregate`` is w_t + Δ. ``contributions`` (S,) are those of the clients with
+        a usable reply, in the order of the selection; they are not used if the view is the aggregate. The
+        replies for the strategy are made as answers to the first of the ``messages`` of this round. If the
+        result has no arrays, what the strategy remembers has not changed either
+        (`strategy_state.Remembered`), except for a privacy accountant.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply
@@ -221,13 +181,7 @@ class ServerStep:
         return strategy_state.state_dict(self.strategy)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        ValueError
-            If the state belongs to a strategy of another class, or has an unknown key.
-        """
+        """Restore what `state_dict` returned."""
         strategy_state.load_state_dict(self.strategy, state)
 
 

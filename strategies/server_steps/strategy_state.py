@@ -80,13 +80,7 @@ def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
 
 
 def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
-    """Restore what `state_dict` returned.
-
-    Raises
-    ------
-    ValueError
-        If the state belongs to a strategy of another class, or has an unknown key.
-    """
+    """Restore what `state_dict` returned."""
     saved = np.asarray(state.get("server_strategy", np.empty(0, np.uint8))).tobytes().decode()
     if saved != type(strategy).__name__:
         raise ValueError(f"state['server_strategy'] = {saved!r}: must be {type(strategy).__name__!r}")

@@ -243,7 +243,7 @@ def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_ar
 
     def record(each: RoundRecord) -> None:
         records.append(each)
-        kept.append(len(made._buffered.models))
+        kept.append(len(made._parts.buffered.models))
 
     mode = Buffered(concurrency=1, size=1)
     made, _ = strategy(mode=mode, on_round=record, faults=Faults())
@@ -287,7 +287,7 @@ def test_a_removed_client_is_forgotten_while_it_trains(tmp_path: Path) -> None:
 
     made, _ = strategy(on_round=remove, overrides=Overrides(removed=str(file)), deadlines=PATIENT)
     made.start(SlowGrid(), model(1, 2), num_rounds=25)
-    buffer = made._clients.logic.buffer
+    buffer = made._parts.clients.logic.buffer
     assert buffer is not None
     assert not set(SLOW) & set(buffer.in_flight)
 

@@ -16,7 +16,7 @@ from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
-from strategies.run.description import RunDescription
+from strategies.run.settings import RunSettings
 
 from ..support.toy_grid import Node, ToyGrid
 from .test_strategy import model
@@ -205,14 +205,14 @@ def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
 ) -> None:
     faults = Faults(guard=level)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        given = RunDescription.fixed
+        given = RunSettings.fixed
 
-        def without_level(self: RunDescription) -> dict[str, Any]:
-            fixed = given(self)
+        def without_level(self: RunSettings, step: Any) -> dict[str, Any]:
+            fixed = given(self, step)
             del fixed["guard"]["level"]
             return fixed
 
-        patch.setattr(RunDescription, "fixed", without_level)
+        patch.setattr(RunSettings, "fixed", without_level)
         run(tmp_path / "old", 1)
     if level == "strict":
         _, records = run(tmp_path / "old", 2, resume=True, faults=faults)

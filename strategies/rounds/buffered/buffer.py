@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...options import Buffered
-from ...selectors import Selection
+from ...selectors import Selection, checks
 from ..stages import Opened
 
 TRIES = 20
@@ -107,13 +108,6 @@ class Buffer:
     credits_busy : bool (default: True)
         Whether each selection also gives credit to busy clients. If so, the selector must be unbiased in
         every round.
-
-    Attributes
-    ----------
-    num_draws : float
-        N, the number of draws so far.
-    num_asked : int
-        A, how many times clients were asked so far.
     """
 
     def __init__(self, mode: Buffered, size: int, *, credits_busy: bool = True) -> None:
@@ -137,18 +131,10 @@ class Buffer:
     ) -> list[int]:
         """Draw clients for the free places, and return the clients to ask now, in the order of asking.
 
-        `begin` must have been called for the round.
-
-        Parameters
-        ----------
-        opened : Opened
-            The round.
-        choose : callable
-            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places. The
-            ``draw`` of this `Opened` numbers the selections of this round, so that no two selections use the
-            same random numbers.
-        shares : callable
-            Returns (n,) the shares λ_m of clients (n,) in the data of all selectable clients.
+        `begin` must have been called for the round. ``choose`` selects among the idle clients, for an
+        `Opened` whose ``budget`` is the number of free places. The ``draw`` of this `Opened` numbers the
+        selections of this round, so that no two selections use the same random numbers. ``shares`` returns
+        (n,) the shares λ_m of clients (n,) in the data of all selectable clients.
         """
         asked: list[int] = []
         tries = 0
@@ -305,13 +291,8 @@ class Buffer:
     def take(self) -> tuple[Selection, Ints]:
         """End the round: empty the buffer.
 
-        Returns
-        -------
-        Selection
-            The S clients whose training ended in this round, in the order in which it ended. The weights are
-            without the staleness factor.
-        ndarray of int, shape (S,)
-            The staleness of each client's update.
+        Return the S clients whose training ended in this round, in the order in which it ended, with weights
+        without the staleness factor, and (S,) the staleness of each client's update.
         """
         ended = [self._drawn[client] for client in self._ended]
         staleness = np.array([self.staleness(client) for client in self._ended], dtype=np.int64)
@@ -356,30 +337,16 @@ class Buffer:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state.
-
-        Raises
-        ------
-        ValueError
-            If keys, shapes or values do not fit; then nothing has changed.
-        """
-        own = self.state_dict()
-        if state.keys() != own.keys():
-            raise ValueError(f"state has keys {sorted(state)}: must be {sorted(own)}")
-        arrays = {name: np.array(state[name]) for name in own}
-        n = arrays["clients"].size
-        for name, array in arrays.items():
-            counted = arrays["counted"].shape[:1]
-            shape = {"totals": (2,), "credits": (n, 3), "counted": counted, "counts_from": counted}.get(
-                name, (n,)
-            )
-            if array.shape != shape or array.dtype != own[name].dtype:
-                raise ValueError(
-                    f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be {own[name].dtype} of "
-                    f"shape {shape}"
-                )
+        """Go on from a saved state."""
+        per_client = ("clients", "counts", "states", "versions")
+        axes: dict[str, tuple[str | int, ...]] = dict.fromkeys(per_client, ("drawn",))
+        axes |= {"credits": ("drawn", 3), "counted": ("counted",), "counts_from": ("counted",)}
+        arrays: dict[str, Any] = checks.state(state, self.state_dict(), axes)
         between = (State.WAITING, State.TRAINING, State.OVERDUE)
-        if not np.isin(arrays["states"], between).all() or np.unique(arrays["clients"]).size != n:
+        if (
+            not np.isin(arrays["states"], between).all()
+            or np.unique(arrays["clients"]).size < arrays["clients"].size
+        ):
             raise ValueError("state['states'], state['clients']: must be of distinct drawn clients")
         if (arrays["counts"] < 1).any() or not (arrays["credits"] >= 0).all() or (arrays["totals"] < 0).any():
             raise ValueError("state['counts'], state['credits'], state['totals']: must be positive")

@@ -14,12 +14,7 @@ class Rebased(Mapping[str, NDArray[Any]]):
 
     The sums are in float32, or in the arrays' type if it is wider.
 
-    Parameters
-    ----------
-    sent : mapping of str to array
-        w_m. Its names, shapes and types have been checked.
-    base, now : mapping of str to array
-        w_s and w_t.
+    The names, shapes and types of w_m (``sent``) have been checked. ``base`` is w_s, and ``now`` w_t.
     """
 
     def __init__(

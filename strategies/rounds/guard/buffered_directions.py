@@ -48,14 +48,8 @@ class VersionedDirections:
     def agreements(self, clients: Ints, sketches: Floats, versions: Ints) -> Agreements:
         """Remember updates, and compute the agreements of their clients and of the other clients.
 
-        Parameters
-        ----------
-        clients : ndarray of int, shape (n,)
-            The distinct clients.
-        sketches : ndarray, shape (n, D)
-            The sketches of the clients' updates. They may hold any floats.
-        versions : ndarray of int, shape (n,)
-            The rounds from whose models the updates were trained.
+        `sketches` (n, D) of the updates of the distinct `clients` (n,) may hold any floats. `versions` (n,)
+        are the rounds from whose models the updates were trained.
         """
         found, single = np.full(clients.size, np.nan), np.ones(clients.size, dtype=np.bool_)
         deviations = np.ones(clients.size)

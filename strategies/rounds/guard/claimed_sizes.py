@@ -39,28 +39,15 @@ _FLAGRANT = 2.0
 
 @dataclass(frozen=True, eq=False)
 class ClientSizes:
-    """The data sizes of the clients: what they claim, and what the server uses.
+    """The data sizes of the clients: what they claim, and what the server uses."""
 
-    Attributes
-    ----------
-    claimed : ndarray, shape (M,)
-        The sizes that the clients claim, in samples; NaN = no claim.
-    used : ndarray, shape (M,)
-        The sizes that the server uses, > 0.
-    is_own : ndarray of bool, shape (M,)
-        Whether the used size is the client's own: declared by the operator, or claimed, even if clipped. The
-        used size of every other client is ``mean``.
-    is_declared : ndarray of bool, shape (M,)
-        Whether the operator declared the size.
-    mean : float
-        The mean of the own sizes; 1 if there are none.
-    """
-
-    claimed: Floats
-    used: Floats
+    claimed: Floats  # (M,) samples, as clients claim; NaN = no claim
+    used: Floats  # (M,) the sizes that the server uses, > 0
+    # (M,) whether the used size is the client's own: declared by the operator, or claimed, even if clipped.
+    # The used size of every other client is ``mean``.
     is_own: Bools
-    is_declared: Bools
-    mean: float
+    is_declared: Bools  # (M,) whether the operator declared the size
+    mean: float  # the mean of the own sizes; 1 if there are none
 
     @cached_property
     def remarks(self) -> dict[int, str]:
@@ -88,20 +75,9 @@ def judged_sizes(
     The size of a client is its override if there is one, otherwise its claim, which may be clipped. A client
     with neither, or whose claim is ignored, gets the mean of all these sizes, or 1 if no size is known.
 
-    Parameters
-    ----------
-    claimed : array_like, shape (M,)
-        The sizes that the clients claim, in samples; NaN = no claim. Values outside [1e-100, 1e100] are
-        ignored.
-    overrides : array_like, shape (M,), optional
-        The sizes that the operator declared, in [1e-100, 1e100]; NaN = none (default: none).
-    guard : GuardSettings, optional
-        The level of the guard, and the settings of its limits (default: all claims are believed).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the lengths differ, or an override is out of range.
+    ``claimed`` (M,) is in samples, NaN = no claim; values outside [1e-100, 1e100] are ignored. ``overrides``
+    (M,) are the sizes that the operator declared, in the same range; NaN = none. Without a ``guard``, all
+    claims are believed.
     """
     claims = checks.floats("claimed", claimed)
     sizes = claims.copy()
@@ -130,14 +106,7 @@ def believed_numbers(
 ) -> Floats:
     """Return (M,) the costs or energies of the clients, limited in the same way as sizes; NaN = unknown.
 
-    Parameters
-    ----------
-    claimed : array_like, shape (M,)
-        The costs or energies that clients reported, >= 0; NaN = not reported.
-    overrides : array_like, shape (M,), optional
-        The numbers that the operator declared; NaN = none (default: none).
-    guard : GuardSettings, optional
-        The level of the guard, and the settings of its limits (default: all claims are believed).
+    Numbers that clients reported (``claimed``) or the operator declared (``overrides``) are >= 0; NaN = none.
     """
     numbers = checks.floats("claimed", claimed)
     is_declared = np.zeros(numbers.size, dtype=np.bool_)
@@ -218,15 +187,9 @@ class ClaimLog:
     ) -> list[str]:
         """Return the new lines about the costs or energies (M,) of clients.
 
-        Parameters
-        ----------
-        setting : str
-            The selector's setting: "costs" or "energies".
-        claimed, used, declared : ndarray, shape (M,)
-            What clients reported, the result of `believed_numbers`, and what the operator declared; NaN =
-            none.
-        name_of : callable
-            Returns the identity of a client, by index.
+        ``setting`` is "costs" or "energies". The arrays (M,) hold what clients reported, the result of
+        `believed_numbers`, and what the operator declared; NaN = none. ``name_of`` returns the identity of a
+        client, by index.
         """
         with np.errstate(invalid="ignore"):
             altered = ~np.isnan(claimed) & np.isnan(declared) & ~(used >= claimed)

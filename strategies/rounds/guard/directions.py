@@ -52,12 +52,7 @@ class RecentDirections:
     def agreements(self, clients: Ints, sketches: Floats) -> Agreements:
         """Compute and remember the agreements of clients, and also return the agreements of other clients.
 
-        Parameters
-        ----------
-        clients : ndarray of int, shape (n,)
-            The distinct clients.
-        sketches : ndarray, shape (n, D)
-            The sketches of the clients' updates. They may hold any floats.
+        `sketches` (n, D) of the updates of the distinct `clients` (n,) may hold any floats.
         """
         found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
         usable, directions = unit_vectors(clients, sketches)

@@ -1,8 +1,9 @@
 """The guard: clips implausible values, rejects replies, and quarantines clients with repeated offences."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, log
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from ...selectors import checks
 from .buffered_directions import VersionedDirections
 from .directions import RecentDirections
 from .plausible_limits import Limits, Remarks
-from .recent_values import NORM, POLLED, TRAINED, RecentValues, check_form, load
+from .recent_values import NORM, POLLED, TRAINED, RecentValues
 
 _FEW_REPLIES = 8
 """Untrue numbers are no offences if at least half of this many newest replies hold one."""
@@ -23,25 +24,13 @@ _ABSURD = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """The guard's judgement of a round's replies. Arrays are aligned with the judged clients.
+    """The guard's judgement of a round's replies. Arrays are aligned with the judged clients."""
 
-    Attributes
-    ----------
-    scales : ndarray, shape (S,)
-        The factor s_m of each update, in (0, 1]. A factor below 1 reduces the update's norm to its limit.
-    losses, gradient_variances : ndarray, shape (S,)
-        The reported values after clipping; NaN if the value was impossible or not reported.
-    rejected : mapping of int to str
-        Position of the client -> why its reply is not used.
-    clipped : mapping of int to str
-        Position of the client -> the values that were clipped or ignored, in one line. Rejected replies are
-        not listed.
-    """
-
-    scales: Floats
-    losses: Floats
-    gradient_variances: Floats
-    rejected: Mapping[int, str] = field(default_factory=dict)
+    scales: Floats  # (S,) the factor s_m of each update, in (0, 1]; below 1, it reduces the norm to its limit
+    losses: Floats  # (S,) as reported, after clipping; NaN if impossible or not reported
+    gradient_variances: Floats  # (S,) likewise
+    rejected: Mapping[int, str] = field(default_factory=dict)  # position -> why the reply is not used
+    # Position -> the values that were clipped or ignored, in one line. Rejected replies are not listed.
     clipped: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -161,30 +150,12 @@ class Guard:
     a buffered round O(128² (128 + D)), about 5 ms, for the strict one. In a poll, the guard also sorts the
     candidates.
 
-    Parameters
-    ----------
-    num_clients : int
-        M, the number of clients, >= 0.
-    settings : GuardSettings, optional
-        The settings (default: ``GuardSettings()``).
-    buffered : bool (default: False)
-        Whether rounds are buffered, see "Directions".
-
-    Attributes
-    ----------
-    strict : bool
-        Whether the level is "strict". Only then the guard judges directions and bounds draws.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``num_clients`` is not an integer >= 0.
+    ``num_clients`` is M, >= 0. If ``buffered``, rounds are buffered, see "Directions".
     """
 
     def __init__(
         self, num_clients: int, settings: GuardSettings | None = None, *, buffered: bool = False
     ) -> None:
-        m = checks.integer("num_clients", num_clients, low=0)
         self._settings = settings or GuardSettings()
         self.strict = self._settings.level == "strict"
         self._limits = Limits(self._settings)
@@ -195,20 +166,15 @@ class Guard:
         self._untrue = np.full((2, _FEW_REPLIES), -1, dtype=np.int8)
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
         # column is for replies to TRAIN, the second for polls.
-        self._offences = np.zeros((m, 2), dtype=np.uint8)
+        self._offences = np.zeros((num_clients, 2), dtype=np.uint8)
         # The first round in which each client is selectable again after its last quarantine.
-        self._quarantined_until = np.zeros(m, dtype=np.int64)
-        self._pauses = np.zeros(m, dtype=np.int64)  # how many times the next quarantine is doubled
+        self._quarantined_until = np.zeros(num_clients, dtype=np.int64)
+        self._pauses = np.zeros(num_clients, dtype=np.int64)  # how many times the next quarantine is doubled
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
         # The round from which each client's draws are within its share again.
-        self._rests_until = np.zeros(m)
+        self._rests_until = np.zeros(num_clients)
         # Ascending. A client whose rest has ended may stay in this array until the next draws.
         self._resting: Ints = np.empty(0, dtype=np.int64)
-
-    @property
-    def num_clients(self) -> int:
-        """M, the number of clients."""
-        return self._pauses.size
 
     def judge(
         self,
@@ -224,50 +190,18 @@ class Guard:
     ) -> Judgement:
         """Judge the replies of a round, and remember their values. Call this once per round.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        clients : array_like of int, shape (S,)
-            The distinct indexes of the selected clients.
-        norms : array_like, shape (S,)
-            The norms of the clients' updates; NaN = no usable update.
-        losses, gradient_variances : array_like, shape (S,)
-            The values that the clients reported; NaN = not reported. Any other float is allowed.
-        failures : mapping of int to str, optional
-            Position of a client -> why its reply cannot be used (default: all can be used). A client that
-            sent nothing must not be listed, since a missing reply is not an offence.
-        sketches : ndarray, shape (S, D), optional
-            The sketches of the clients' updates; NaN = no usable update (default: directions are not judged,
-            as at the level "sane").
-        contradictions : mapping of int to str, optional
-            Position of a client -> the reported number that differs from the server's measurement (default:
-            none does). A contradiction is an offence, but the update is used.
-        versions : ndarray of int, shape (S,), optional
-            Of buffered rounds: the rounds from whose models the updates were trained (default: this round).
-
-        Returns
-        -------
-        Judgement
-            The order of the clients makes no difference, except for the order of the result.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If shapes or indexes are wrong; then the guard has not changed.
+        The order of the distinct ``clients`` (S,) makes no difference, except for the order of the result.
+        ``norms`` (S,) are those of the clients' updates, NaN = no usable update; ``losses`` and
+        ``gradient_variances`` (S,) are as reported, NaN = not reported, and any other float is allowed. By
+        position, ``failures`` says why a reply cannot be used (a client that sent nothing must not be listed,
+        since a missing reply is not an offence), and ``contradictions`` which reported number differs from
+        the server's measurement (an offence, but the update is used). Without ``sketches`` (S, D) of the
+        updates, NaN = no usable update, directions are not judged, as at the level "sane". ``versions`` (S,)
+        are, of buffered rounds, the rounds from whose models the updates were trained (default: this round).
         """
-        checks.integer("round", round, low=0)
-        indexes = checks.indexes("clients", clients, self.num_clients)
-        sent = [
-            checks.floats(name, values, indexes.size)
-            for name, values in zip(
-                ("norms", "losses", "gradient_variances"), (norms, losses, gradient_variances), strict=True
-            )
-        ]
+        indexes: Ints = np.asarray(clients, dtype=np.int64)
+        sent = [np.array(values, dtype=np.float64) for values in (norms, losses, gradient_variances)]
         rejected, contradicted = dict(failures or {}), contradictions or {}
-        for name, positions in (("failures", rejected), ("contradictions", contradicted)):
-            for position in positions:
-                checks.integer(f"{name}: position", position, low=0, high=indexes.size - 1)
         for no_norm in np.flatnonzero((sent[0] == inf) | (sent[0] < 0)):
             rejected.setdefault(int(no_norm), f"update norm {sent[0][no_norm]:g}: must be finite and >= 0")
         unusable = np.zeros(indexes.size, dtype=np.bool_)
@@ -315,34 +249,13 @@ class Guard:
 
         The guard counts offences in polls separately from offences in replies to TRAIN.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        candidates : array_like of int, shape (C,)
-            The distinct indexes of the polled clients.
-        reports : mapping of str to array_like, shape (C,)
-            The reported numbers by the name of the report, as for `Selector.select`; NaN = not reported.
-
-        Returns
-        -------
-        dict of ndarray
-            The reports after clipping; NaN = impossible value. Reports that are not measurements, such as
-            ``"group"``, are not changed.
-        dict of int to str
-            Position of the candidate -> the values that were clipped or ignored, in one line.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If shapes or indexes are wrong; then the guard has not changed.
+        ``reports`` (C,) are numbers of the distinct ``candidates`` (C,), by the name of the report, as for
+        `Selector.select`; NaN = not reported. Return the reports after clipping (NaN = impossible value;
+        reports that are not measurements, such as ``"group"``, are not changed), and position -> the values
+        that were clipped or ignored, in one line.
         """
-        checks.integer("round", round, low=0)
-        indexes = checks.indexes("candidates", candidates, self.num_clients)
-        judged = {
-            name: checks.floats(f"reports[{name!r}]", values, indexes.size)
-            for name, values in reports.items()
-        }
+        indexes: Ints = np.asarray(candidates, dtype=np.int64)
+        judged = {name: np.array(values, dtype=np.float64) for name, values in reports.items()}
         remarks = Remarks()
         answered, offence, untrue = np.zeros((3, indexes.size), dtype=np.bool_)
         norms = self._recent.excess_of(NORM, indexes)
@@ -369,14 +282,8 @@ class Guard:
     def count_draws(self, round: int, clients: Ints, expected: Floats) -> None:
         """Remember which clients a selection drew. Call this once for each selection.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 0.
-        clients : ndarray of int, shape (S,)
-            The distinct indexes of the drawn clients.
-        expected : ndarray, shape (S,)
-            How many draws each of these clients should get in this round, > 0. It need not be an integer.
+        A selection in a round drew the distinct ``clients`` (S,). ``expected`` (S,) > 0 is how many draws
+        each of them should get in this round; it need not be an integer.
         """
         pause = 1 / (self._settings.draws * expected)
         self._rests_until[clients] = np.maximum(self._rests_until[clients] + pause, round)
@@ -392,16 +299,9 @@ class Guard:
         return self._resting[self._rests_until[self._resting] > round]
 
     def add_clients(self, num_clients: int) -> None:
-        """Let clients join. They get the next indexes, and have no offences.
-
-        Parameters
-        ----------
-        num_clients : int
-            The number of clients that join, >= 0.
-        """
-        joining = checks.integer("num_clients", num_clients, low=0)
-        self._offences, self._quarantined_until, self._pauses, self._rests_until = (
-            np.concatenate([array, np.zeros((joining, *array.shape[1:]), dtype=array.dtype)])
+        """Let clients join. They get the next indexes, and have no offences."""
+        self._set_per_client(
+            np.concatenate([array, np.zeros((num_clients, *array.shape[1:]), dtype=array.dtype)])
             for array in self._per_client().values()
         )
 
@@ -410,29 +310,15 @@ class Guard:
         return {name: array.copy() for name, array in (self._per_client() | self._remembered()).items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients.
-
-        Parameters
-        ----------
-        state : mapping of str to array
-            The result of `state_dict` of a guard with the same `window`.
-
-        Raises
-        ------
-        ValueError
-            If keys, shapes or dtypes do not fit; then the guard has not changed.
-        """
-        arrays = {name: np.array(state[name]) for name in state if "/" not in name}
-        own = self._per_client()
-        if arrays.keys() != own.keys():
-            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
-        for name, array in own.items():
-            check_form(name, arrays[name], (arrays["pauses"].size, *array.shape[1:]), array.dtype)
-        remembered = {name: state[name] for name in state if "/" in name}
-        remembered.setdefault("replies/untrue", np.full_like(self._untrue, -1))  # older checkpoints lack it
-        load(self._remembered(), remembered)
-        self._offences, self._pauses = arrays["offences"], arrays["pauses"]
-        self._quarantined_until, self._rests_until = arrays["quarantined_until"], arrays["rests_until"]
+        """Go on from the `state_dict` of a guard with the same `window`, and its number of clients."""
+        state = dict(state)
+        state.setdefault("replies/untrue", np.full_like(self._untrue, -1))  # older checkpoints lack it
+        own, remembered = self._per_client(), self._remembered()
+        axes: dict[str, tuple[str | int, ...]] = {n: ("clients", *a.shape[1:]) for n, a in own.items()}
+        arrays = checks.state(state, own | remembered, axes)
+        for name, array in remembered.items():
+            array[...] = arrays[name]
+        self._set_per_client(arrays[name] for name in own)
         self._resting = np.flatnonzero(self._rests_until)
         self._ever_quarantined = np.flatnonzero(self._quarantined_until)
 
@@ -443,6 +329,9 @@ class Guard:
             "pauses": self._pauses,
             "rests_until": self._rests_until,
         }
+
+    def _set_per_client(self, arrays: Iterable[Any]) -> None:
+        self._offences, self._quarantined_until, self._pauses, self._rests_until = arrays
 
     def _remembered(self) -> dict[str, Array]:
         own = {f"recent/{name}": array for name, array in self._recent.arrays().items()}

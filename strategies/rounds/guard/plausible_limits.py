@@ -60,18 +60,8 @@ class Limits:
     ) -> Placed:
         """Compare values (S,) of one kind with recent values of all clients, and then remember them.
 
-        Parameters
-        ----------
-        recent : RecentValues
-            The recent values. The new values are added to it.
-        kind : str
-            One of `recent_values.KINDS`.
-        clients : ndarray of int, shape (S,)
-            The distinct clients that sent the values.
-        values : ndarray, shape (S,)
-            The values; NaN = not sent.
-        remarks : Remarks
-            Gets a remark about each impossible value.
+        ``kind`` is one of `recent_values.KINDS`. The distinct ``clients`` (S,) sent the ``values`` (S,), NaN
+        = not sent, which are added to ``recent``. ``remarks`` gets a remark about each impossible value.
         """
         # A loss may be negative, such as the negative logarithm of a density. Strictly, an operator says so.
         signed = "loss" in kind and (self.settings.signed_losses or self.settings.level == "sane")
@@ -133,15 +123,8 @@ class Limits:
     def agreement(self, agreements: Agreements, probation: Bools, width: int) -> Floats:
         """Return (S,) the smallest allowed agreement of each client; -inf: any agreement is allowed.
 
-        Parameters
-        ----------
-        agreements : Agreements
-            The agreements of this round's S clients, and of other clients.
-        probation : ndarray of bool, shape (S,)
-            Whether the client's next offence quarantines it.
-        width : int
-            D, the number of entries of a sketch. The cosines of random vectors have a standard deviation of
-            1/sqrt(D).
+        ``probation`` (S,) says whether the client's next offence quarantines it. ``width`` is D, the number
+        of entries of a sketch: the cosines of random vectors have a standard deviation of 1/sqrt(D).
         """
         new = agreements.own
         known = np.concatenate([agreements.of_others, new])

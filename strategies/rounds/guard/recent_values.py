@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 
@@ -25,21 +22,11 @@ KINDS = (*TRAINED, *POLLED.values())
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The last values of n clients, one for each client, the newest at the end.
+    """The last values of n clients, one for each client, the newest at the end."""
 
-    Attributes
-    ----------
-    clients : ndarray of int, shape (n,)
-        The distinct clients.
-    values : ndarray, shape (n,)
-        The logarithms of the clients' values. Signed values are not replaced by logarithms.
-    residuals : ndarray, shape (n,)
-        Each entry of ``values`` minus the centre of the values of its round.
-    """
-
-    clients: Ints
-    values: Floats
-    residuals: Floats
+    clients: Ints  # (n,) distinct
+    values: Floats  # (n,) the logarithms of the clients' values, or signed values
+    residuals: Floats  # (n,) the values minus the centre of the values of their round
 
     def at(self, positions: Ints) -> Window:
         """Return the entries at the given positions."""
@@ -51,10 +38,7 @@ class RecentValues:
 
     The time of a round with n values is O(n + window). It does not grow with the number of all clients.
 
-    Parameters
-    ----------
-    window : int
-        The largest number of clients that are remembered for each kind, >= 1.
+    ``window`` is the largest number of clients that are remembered for each kind, >= 1.
     """
 
     def __init__(self, window: int) -> None:
@@ -89,18 +73,10 @@ class RecentValues:
     def remember(self, kind: str, others: Window, new: Window, margin: float) -> None:
         """Replace the remembered values of one kind by the values of ``others``, followed by new values.
 
-        Parameters
-        ----------
-        kind : str
-            One of `KINDS`.
-        others : Window
-            The result of `of_others` for the clients of the new values. If there is not enough room, the
-            oldest values of ``others`` are dropped.
-        new : Window
-            The new values in any order. If there are more than ``window`` of them, only values with evenly
-            spaced ranks are remembered.
-        margin : float
-            The largest plausible residual of values of this kind.
+        ``others`` is the result of `of_others` for the clients of the new values, which are in any order. If
+        there is not enough room, the oldest values of ``others`` are dropped; if there are more than
+        ``window`` new values, only values with evenly spaced ranks are remembered. ``margin`` is the largest
+        plausible residual of this kind.
         """
         order = np.argsort(new.clients)
         if order.size > self._window:
@@ -128,34 +104,3 @@ class RecentValues:
             "residuals": self._residuals,
             "norm_margin": self._norm_margin,
         }
-
-
-def load(own: Mapping[str, Array], state: Mapping[str, npt.ArrayLike]) -> None:
-    """Copy the arrays of a saved state into the arrays ``own`` with the same names, shapes and dtypes.
-
-    Raises
-    ------
-    ValueError
-        If keys, shapes or dtypes do not fit; then ``own`` has not changed.
-    """
-    arrays = {name: np.array(array) for name, array in state.items()}
-    if arrays.keys() != own.keys():
-        raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
-    for name, array in own.items():
-        check_form(name, arrays[name], array.shape, array.dtype)
-    for name, array in own.items():
-        array[...] = arrays[name]
-
-
-def check_form(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an array of a saved state that does not have the given shape and dtype.
-
-    Raises
-    ------
-    ValueError
-        If the shape or the dtype differs.
-    """
-    if array.shape != shape or array.dtype != dtype:
-        raise ValueError(
-            f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be {dtype} of shape {shape}"
-        )

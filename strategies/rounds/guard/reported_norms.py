@@ -13,19 +13,9 @@ _SUMS = 1e-3
 def contradictions(measured: Floats, reported: Floats, rounding: float) -> dict[int, str]:
     """Return the positions at which the two norms differ by more than rounding explains.
 
-    Parameters
-    ----------
-    measured : ndarray, shape (S,)
-        ‖w_m - w_t‖ as the server measures it; NaN = not measured.
-    reported : ndarray, shape (S,)
-        ‖w_m - w_t‖ as the clients report it; NaN = not reported.
-    rounding : float
-        The largest difference that the types of the arrays explain, >= 0, see `Model.rounding`.
-
-    Returns
-    -------
-    dict of int to str
-        Position -> both norms, in one line.
+    Return position -> both norms, in one line. ``measured`` and ``reported`` (S,) hold ‖w_m - w_t‖, NaN = not
+    known. ``rounding`` >= 0 is the largest difference that the types of the arrays explain, see
+    `Model.rounding`.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         allowed = _SUMS * measured + rounding

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,15 +58,8 @@ class Patience:
 
     The computation for a message to S clients is O(S + Q log Q), where Q clients were ever quarantined.
 
-    Parameters
-    ----------
-    num_clients : int
-        M, the number of clients, >= 0.
-    shortest : float
-        The shortest wait in seconds, > 0. If it is infinite, each wait for a missing answer lasts until its
-        limit.
-    quarantines : bool (default: True)
-        Whether silent clients are quarantined.
+    ``shortest`` is the shortest wait in seconds, > 0. If it is infinite, each wait for a missing answer lasts
+    until its limit. Without ``quarantines``, silent clients are not quarantined.
     """
 
     def __init__(self, num_clients: int, shortest: float, *, quarantines: bool = True) -> None:
@@ -80,18 +74,7 @@ class Patience:
     def wait(self, kind: str, round: int, clients: Ints, limit: float, quorum: int = 0) -> Wait:
         """Return the `Wait` for the answers of clients (n,) to one kind of message.
 
-        Parameters
-        ----------
-        kind : str
-            One of `KINDS`.
-        round : int
-            The round.
-        clients : ndarray of int, shape (n,)
-            The clients that are asked.
-        limit : float
-            The longest wait in seconds, > 0.
-        quorum : int (default: 0)
-            How many usable answers are needed, see `Wait.is_short`.
+        ``kind`` is one of `KINDS`, ``limit`` the longest wait in seconds, and ``quorum`` as in `Wait`.
         """
         row = KINDS.index(kind)
         return _ClientsWait(
@@ -175,24 +158,10 @@ class Patience:
         return own
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients.
-
-        Raises
-        ------
-        ValueError
-            If keys, shapes or dtypes do not fit.
-        """
-        own = self.state_dict()
-        if state.keys() != own.keys():
-            raise ValueError(f"state has keys {sorted(state)}: must be {sorted(own)}")
-        arrays = {name: np.array(state[name]) for name in ("times", "debts", "until")}
-        for name, array in arrays.items():
-            shape = (arrays["until"].size, *own[name].shape[1:])
-            if array.shape != shape or array.dtype != own[name].dtype:
-                raise ValueError(
-                    f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be "
-                    f"{own[name].dtype} of shape {shape}"
-                )
+        """Go on from a saved state, with the saved number of clients."""
+        kinds = len(KINDS)
+        axes = {"times": ("clients", kinds), "debts": ("clients", kinds), "until": ("clients",)}
+        arrays: dict[str, Any] = checks.state(state, self.state_dict(), axes)
         for kind, pace in self._paces.items():
             pace.load_state_dict({name: state[f"{kind}/{name}"] for name in ("times", "back_off")})
         self._times, self._debts, self._quarantined_until = arrays["times"], arrays["debts"], arrays["until"]

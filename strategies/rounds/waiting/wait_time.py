@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Bools, Floats
+from ...selectors import checks
 
 _WINDOW = 64
 """The number of answers whose times are remembered."""
@@ -66,18 +67,11 @@ class Pace:
         return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state.
-
-        Raises
-        ------
-        ValueError
-            If keys, shapes or ranges do not fit; then the pace has not changed.
-        """
-        if state.keys() != {"times", "back_off"}:
-            raise ValueError(f"state has keys {sorted(state)}: must be ['back_off', 'times']")
-        times, back_off = np.array(state["times"], dtype=np.float64), int(np.asarray(state["back_off"]))
-        if times.shape != (_WINDOW,) or (times < 0).any():
-            raise ValueError(f"state['times'] of shape {times.shape}: must be {_WINDOW} numbers >= 0")
+        """Go on from a saved state."""
+        arrays = checks.state(state, self.state_dict(), {})
+        times, back_off = arrays["times"], int(arrays["back_off"])
+        if (times < 0).any():
+            raise ValueError("state['times']: must be numbers >= 0")
         if not 0 <= back_off <= _LONGEST_BACK_OFF:
             raise ValueError(f"state['back_off'] = {back_off}: must be from 0 to {_LONGEST_BACK_OFF}")
         self._times, self.back_off = times, back_off
@@ -101,36 +95,20 @@ class Wait:
 
     While fewer than min(n/2, 64) times are known (see `Pace.usual`), the wait for a client whose own time is
     unknown lasts until the limit. An exchange that lacks a quorum lasts until the limit, too (`is_short`).
-
-    Attributes
-    ----------
-    pace : Pace
-        The times of the last answers to this kind of message.
-    expected : ndarray, shape (n,)
-        The slowest recent time of each client in seconds; NaN = unknown.
-    in_debt : ndarray of bool, shape (n,)
-        Whether each client was silent lately.
-    shortest, limit : float
-        The shortest and the longest wait in seconds, > 0. If ``shortest`` exceeds ``limit``, the wait is
-        ``limit``.
-    first : float (default: 3)
-        The factor for a client whose own time is unknown, >= 3. Beyond three times ``expected``, this wait is
-        at most a fifth of ``limit``.
-    quorum : int (default: 0)
-        How many usable answers are needed, >= 0.
-    expects_late : bool
-        Whether `late` is to be called for answers that come after the end of the exchange.
     """
 
+    # whether `late` is to be called for answers that come after the end of the exchange
     expects_late: ClassVar[bool] = False
 
-    pace: Pace
-    expected: Floats
-    in_debt: Bools
-    shortest: float
-    limit: float
+    pace: Pace  # the times of the last answers to this kind of message
+    expected: Floats  # (n,) the slowest recent time of each client in seconds; NaN = unknown
+    in_debt: Bools  # (n,) whether each client was silent lately
+    shortest: float  # s, the shortest wait, > 0; if it exceeds the limit, the wait is the limit
+    limit: float  # s, the longest wait, > 0
+    # The factor for a client whose own time is unknown, >= 3. Beyond three times ``expected``, this wait is
+    # at most a fifth of ``limit``.
     first: float = field(default=GOOD, kw_only=True)
-    quorum: int = field(default=0, kw_only=True)
+    quorum: int = field(default=0, kw_only=True)  # how many usable answers are needed
     _answered: Floats = field(init=False)  # (n,) s, when each answer came; NaN = not yet
     _lost: Floats = field(init=False)  # (n,) s, when it became known that no answer will come; NaN = not yet
     _failed: Bools = field(init=False)  # (n,) whether each client answered with an error instead

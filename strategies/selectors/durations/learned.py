@@ -39,24 +39,10 @@ def learn(
     the reply may be an outlier. The clipped part widens the client's variance, so the next reply counts more:
     the filter learns in two replies that durations are a hundred times longer.
 
-    Parameters
-    ----------
-    means, variances : ndarray, shape (n,)
-        The knowledge about the selected clients; NaN = nothing is known.
-    noise : float
-        The variance of z around a client's mean, > 0.
-    population : ndarray, shape (2,)
-        See `Learned`.
-    seconds : ndarray, shape (n,)
-        The durations; a value that is not finite is missing. 0 counts as a millisecond.
-    responded : ndarray of bool, shape (n,)
-        Whether each client replied.
-
-    Returns
-    -------
-    Learned
-        The new knowledge. Nothing changes in a round without a known duration, nor for a client that replied
-        without a known duration.
+    `means` and `variances` (n,) are the knowledge about the selected clients, NaN = nothing is known; `noise`
+    and `population` are those of `Learned`. `seconds` (n,) are durations: a value that is not finite is
+    missing, and 0 counts as a millisecond. `responded` (n,) says which clients replied. Nothing changes in a
+    round without a known duration, nor for a client that replied without a known duration.
     """
     timed = responded & np.isfinite(seconds)
     if not timed.any():

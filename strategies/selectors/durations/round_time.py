@@ -19,14 +19,8 @@ def expected_maximum(seconds: Floats, masses: Floats, draws: int) -> float:
 
         E[max] = sum_i d_i (F_i^K - F_{i-1}^K)
 
-    Parameters
-    ----------
-    seconds : ndarray, shape (n,)
-        The durations d, ascending.
-    masses : ndarray, shape (n,)
-        Their probabilities >= 0, which sum to 1.
-    draws : int
-        K >= 1.
+    `seconds` (n,) holds the durations d, ascending, `masses` (n,) their probabilities, which sum to 1, and
+    `draws` is K >= 1.
     """
     below = np.minimum(np.cumsum(masses), 1.0) ** draws
     below[-1] = 1.0
@@ -64,18 +58,9 @@ def best_masses(
     lower V T. V T is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the
     group's mean duration. V T of the result is at most that of P = Q.
 
-    Parameters
-    ----------
-    shares : ndarray, shape (G,)
-        Q > 0, sum 1.
-    spread : ndarray, shape (G, n)
-        Row b: the probability of each duration in `seconds` for the clients of group b; each row sums to 1.
-    seconds : ndarray, shape (n,)
-        Durations > 0, ascending.
-    draws : int
-        K >= 1.
-    least, most : float
-        Bounds of P_b / Q_b; 0 < least <= 1 <= most.
+    `shares` (G,) is Q > 0, of sum 1. Row b of `spread` (G, n) has the probability of each duration in
+    `seconds` (n,), > 0 and ascending, for the clients of group b. `draws` is K >= 1. `least` <= 1 <= `most`
+    are the bounds of P_b / Q_b, > 0.
     """
     low, high = least * shares, most * shares
 

@@ -109,15 +109,9 @@ class FLICSSettings(GroupSettings):
 
 @dataclass(frozen=True, eq=False)
 class GroupSelection(Selection):
-    """A selection of FLICS.
+    """A selection of FLICS."""
 
-    Attributes
-    ----------
-    present : ndarray of bool, shape (G,)
-        Which groups have available clients.
-    """
-
-    present: Bools
+    present: Bools  # (G,) which groups have available clients
 
 
 class FLICSSelector(GroupSelector):

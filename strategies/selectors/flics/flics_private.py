@@ -40,21 +40,11 @@ class FLICSPrivateSettings(GroupSettings):
 
 @dataclass(frozen=True, eq=False)
 class AcceptedSelection(Selection):
-    """The clients that accepted the invitation, and the server's estimate of their groups.
+    """The clients that accepted the invitation, and the server's estimate of their groups."""
 
-    Attributes
-    ----------
-    answers : ndarray of int, shape (S,)
-        The groups that these clients reported, by randomised response.
-    expected : ndarray, shape (G,)
-        The estimated number of clients of each group that accepted.
-    variances : ndarray, shape (G,)
-        The variances of these estimates.
-    """
-
-    answers: Ints
-    expected: Floats
-    variances: Floats
+    answers: Ints  # (S,) the groups that these clients reported, by randomised response
+    expected: Floats  # (G,) the estimated number of clients of each group that accepted
+    variances: Floats  # (G,) the variances of these estimates
 
 
 class Plan(NamedTuple):
@@ -265,16 +255,9 @@ def alike(rates: npt.ArrayLike, available: npt.ArrayLike, budget: float, epsilon
     The range is chosen so that the expected number of clients that answer yes does not change, or is the
     budget if the budget is less. If the rates already reveal at most ε, they are returned unchanged.
 
-    Parameters
-    ----------
-    rates : array_like, shape (G,)
-        The probabilities in [0, 1] with which the clients of each group answer yes.
-    available : array_like, shape (G,)
-        a_j >= 0, the number of available clients of each group.
-    budget : float
-        The largest allowed expected number of clients that answer yes, the sum of a_j times the rate.
-    epsilon : float
-        ε > 0.
+    `rates` (G,) are the probabilities with which the clients of each group answer yes, and `available` (G,)
+    is a_j >= 0, the number of available clients. `budget` is the largest allowed expected number of clients
+    that answer yes, the sum of a_j times the rate. `epsilon` is ε > 0.
     """
     q, a = np.asarray(rates, dtype=np.float64), np.asarray(available, dtype=np.float64)
     if coin_privacy(q) <= epsilon:

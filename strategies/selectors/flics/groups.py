@@ -19,18 +19,10 @@ from ..settings import PerClient, Setting, Settings
 
 @dataclass(frozen=True)
 class ByGroup:
-    """A number for each of some groups.
+    """A number for each of some groups."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        The names of the groups. Groups without names are called "0", "1", ....
-    numbers : tuple of float
-        The groups' numbers, in the order of `names`.
-    """
-
-    names: tuple[str, ...] = ()
-    numbers: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()  # groups without names are called "0", "1", ...
+    numbers: tuple[float, ...] = ()  # in the order of `names`
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,12 +41,6 @@ class GroupNumbers(Setting):
 
         If the default is None, a single number is also allowed and returned as a float, and without any
         number the result is None.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `value` has none of the forms in `group_numbers`, a number is out of range, or a group occurs
-            twice.
         """
         if self.default is None and isinstance(value, Real) and not isinstance(value, bool):
             return checks.real(name, value, low=self.low, high=self.high)

@@ -98,18 +98,9 @@ def forecasts(
     The first 16 experts use arithmetic means, the last 16 geometric means. Each half is ordered by memory,
     and for each memory by strength.
 
-    Parameters
-    ----------
-    visits : ndarray of int, shape (n,)
-        The number of visits of each client.
-    means, log_means : ndarray, shape (n, 4)
-        The clients' means of y and of log y, for each memory.
-    x : ndarray, shape (n,)
-        x of each client.
-    prior : Prior
-        The forecast from the size.
-    shifts : ndarray, shape (16,)
-        h of the geometric experts, which is added to the logs of their forecasts.
+    `visits` (n,), `means` and `log_means` (n, 4) are the clients' number of visits, and their means of y and
+    of log y for each memory; `x` (n,) is that of each client. `shifts` (16,) is h of the geometric experts,
+    which is added to the logs of their forecasts.
     """
     tilt = prior.slope * x
     # The share of the prior is κ/(κ + min(n, c)) after n visits. Clients are the last axis, so that NumPy's
@@ -139,16 +130,10 @@ def reweighted(
 ) -> Floats:
     """Return the experts' weights (32,) after a round; they sum to 1.
 
-    Parameters
-    ----------
-    log_weights : ndarray, shape (32,)
-        The log weights before the round.
-    thetas, y, counts : ndarray, shapes (32, n), (n,), (n,)
-        The forecasts for the drawn clients, the observed y of these clients, and how often each was drawn.
-    smooth : float
-        A number that is added to each y and θ, so that small values count less.
-    dispersion : float
-        φ > 0. The losses are divided by φ, so a large φ makes the weights change slowly.
+    `log_weights` (32,) are those before the round. `thetas` (32, n) are the forecasts for the drawn clients,
+    `y` (n,) their observed y, and `counts` (n,) how often each was drawn. `smooth` is added to each y and θ,
+    so that small values count less. The losses are divided by `dispersion`, φ > 0, so a large φ makes the
+    weights change slowly.
     """
     quotient = np.minimum((y + smooth) / (thetas + smooth), MAX_QUOTIENT)
     loss = (quotient + np.log(thetas + smooth)) @ counts

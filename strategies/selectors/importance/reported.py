@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ...numerics.arrays import Floats
 from .. import checks
@@ -39,16 +38,6 @@ class ReportedSelector(ImportanceSelector):
         draw = self._draw(self._floored(sizes, scores), context.k, context.rng("select"))
         weights = draw.importance * (sizes[draw.clients] / sizes.sum())
         return Selection.of_draw(draw._replace(clients=clients[draw.clients]), weights)
-
-    def reweighted(
-        self,
-        selection: Selection,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-    ) -> Floats:
-        """Return ``selection.weights``: the selector does not remember which clients answered the poll."""
-        return selection.weights
 
     def _scores(self) -> Floats:
         return np.ones(self.num_clients)

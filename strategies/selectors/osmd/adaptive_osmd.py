@@ -116,22 +116,15 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     ) -> dict[str, Array]:
         """Let all experts and their weights make one step, and return the changed arrays of the state.
 
-        Lazy experts step in place, see `ExpertsSelector`.
+        `Lazy` experts step in place.
 
-        Parameters
-        ----------
-        clients, importance : ndarray, shape (n,)
-            The clients with a usable norm, and their W.
-        roots : ndarray, shape (n,)
-            sqrt(a) of these clients.
-        reference : float
-            sqrt(ā) in the unit of `roots`, > 0.
-        num_rounds : float
-            T.
+        `clients` (n,) have a usable norm, `importance` (n,) is their W, and `roots` (n,) their sqrt(a).
+        `reference` is sqrt(ā) > 0 in the same unit, and `num_rounds` is T.
         """
         k, m, alpha = self._clients_per_round, self._num_registered, self._alpha
         weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
-        q = self._at(clients)  # (E, n)
+        experts = self._experts
+        q = experts.at(clients)  # (E, n)
         slopes = weighted / (k * q)  # (E, n) the terms of each expert's loss
         smallest = smallest_rate(self._settings.rates, m, k, alpha, num_rounds, self._variation)
         rates = np.ldexp(smallest * self._settings.learning_rate_multiplier, np.arange(len(q)))
@@ -142,6 +135,6 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         log_theta = self._array("log_theta") - gamma * losses
         log_theta -= log_theta.max()  # keeps the normalisation exact if losses are large
         return {
-            **self._stepped(clients, rates[:, None] * slopes / q),
+            **experts.stepped(clients, rates[:, None] * slopes / q),
             "log_theta": log_theta - np.logaddexp.reduce(log_theta),
         }

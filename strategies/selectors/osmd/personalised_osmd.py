@@ -156,18 +156,6 @@ class PersonalisedOSMDSelector(Selector):
         shares = self.client_sizes[clients] / here.total_size
         return Selection(clients, counts, p, largest, largest * shares, parts=importance / largest[:, None])
 
-    def reweighted(
-        self,
-        selection: Selection,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-    ) -> Floats:
-        """Return W_m λ_m (S,) for the sizes that are known now, see `Selector.reweighted`."""
-        shares = self.shares_of(selection.clients, available=available, unavailable=unavailable)
-        weights: Floats = selection.importance * shares
-        return weights
-
     def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
         super().update(round, selection, feedback)
         if selection.parts is None:

@@ -50,12 +50,7 @@ def meta_rate(m: int, k: int, alpha: float, rounds: float, largest: float | None
     The printed γ depends on the unit of the gradients. The scale-free γ follows from Hoeffding's lemma for
     losses in [0, M² ā/(α² K)], which is the range of the estimates (eq. 6) if a_m <= ā.
 
-    Parameters
-    ----------
-    m, k, alpha, rounds
-        M, K, α and T.
-    largest : float or None
-        ā, for the printed γ. None gives the scale-free γ.
+    `largest` is ā, for the printed γ. None gives the scale-free γ.
     """
     if largest is None:
         return math.sqrt(8 / rounds) * k * (alpha / m) ** 2

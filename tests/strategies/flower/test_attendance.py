@@ -336,7 +336,7 @@ def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b")})
     removed: set[str] = set()
     strategy, one_round = strategy_on(grid, clients_per_round=2)
-    strategy._attendance.removals.current = lambda: frozenset(removed)  # type: ignore[method-assign]
+    strategy._parts.attendance.removals.current = lambda: frozenset(removed)  # type: ignore[method-assign]
     one_round(1)
     grid.nodes[9] = client("b")  # claims an identity that is online: it waits
     one_round(2)

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, Report
 from strategies.clients.roster import Roster
 from strategies.flower.messages import write_report
-from strategies.flower.polling import MissingHandlerError, Poll
+from strategies.flower.polling import MissingHandlerError, Poll, PollRound
 from strategies.options import Polling
 from strategies.selectors import Selector, create
 from strategies.selectors.invitation import GroupMember
@@ -74,8 +74,8 @@ class Polled(NamedTuple):
 
 
 def ask(poll: Poll, grid: ToyGrid, roster: Roster, selector: Selector, round: int = 1) -> Polled:
-    candidates = selector.candidates(round)
-    return Polled(candidates, *poll.ask(grid, selector, round, candidates, roster, ARRAYS))
+    candidates, poll.roster = selector.candidates(round), roster
+    return Polled(candidates, *poll.ask(PollRound(grid, selector, round, ARRAYS), candidates))
 
 
 def kinds(grid: ToyGrid) -> list[str]:
@@ -85,7 +85,7 @@ def kinds(grid: ToyGrid) -> list[str]:
 def test_only_candidates_are_polled_and_those_with_the_largest_losses_train() -> None:
     grid, roster = federation(*[tells(loss=float(i)) for i in range(6)])
     selector = create("pow-d", 6, clients_per_round=2, num_candidates=4)
-    candidates, reports, train_config = ask(Poll(), grid, roster, selector)
+    candidates, reports, train_config = ask(Poll(Roster()), grid, roster, selector)
     expected = selector.candidates(1)
     assert candidates is not None
     assert reports is not None
@@ -99,14 +99,20 @@ def test_only_candidates_are_polled_and_those_with_the_largest_losses_train() ->
 
 def test_a_question_has_the_model_the_round_and_a_seed_of_its_own() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 3)
-    ask(Poll(deadline=20, seed=7, arrays_key="model", config_key="settings"), grid, roster, pow_d(3), round=4)
+    ask(
+        Poll(Roster(), deadline=20, seed=7, arrays_key="model", config_key="settings"),
+        grid,
+        roster,
+        pow_d(3),
+        round=4,
+    )
     assert [message.content.array_records["model"] for message in grid.sent] == [ARRAYS] * 3
     configs = [message.content.config_records["settings"] for message in grid.sent]
     assert all(config["server-round"] == 4 and "batch-size" not in config for config in configs)
     assert len({config["seed"] for config in configs}) == 3
     assert {message.metadata.ttl for message in grid.sent} == {320}
     again, roster = federation(*[tells(loss=1.0)] * 3)
-    ask(Poll(seed=7), again, roster, pow_d(3), round=4)
+    ask(Poll(Roster(), seed=7), again, roster, pow_d(3), round=4)
     assert [message.content.config_records["config"]["seed"] for message in again.sent] == [
         config["seed"] for config in configs
     ]
@@ -114,7 +120,7 @@ def test_a_question_has_the_model_the_round_and_a_seed_of_its_own() -> None:
 
 def test_cpow_d_asks_for_a_mini_batch() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 2)
-    ask(Poll(), grid, roster, pow_d(2, "cpow-d", batch_size=9))
+    ask(Poll(Roster()), grid, roster, pow_d(2, "cpow-d", batch_size=9))
     assert [message.content.config_records["config"]["batch-size"] for message in grid.sent] == [9, 9]
 
 
@@ -124,7 +130,7 @@ def test_cpow_d_asks_for_a_mini_batch() -> None:
 def test_most_selectors_need_no_poll(name: str) -> None:
     grid, roster = federation(*[failing] * 3)
     selector = create(name, 3, clients_per_round=1, num_rounds=9)
-    assert ask(Poll(), grid, roster, selector) == (None, None, {})
+    assert ask(Poll(Roster()), grid, roster, selector) == (None, None, {})
     assert grid.sent == []
 
 
@@ -150,7 +156,7 @@ BAD: dict[str, Node] = {
 def test_a_candidate_without_a_usable_answer_is_not_available(kind: str, poll_with: str) -> None:
     grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
     selector = pow_d(3)
-    asked = ask(Poll(polling=Polling(poll_with=poll_with)), grid, roster, selector)
+    asked = ask(Poll(Roster(), polling=Polling(poll_with=poll_with)), grid, roster, selector)
     assert asked.reports is not None
     losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))  # type: ignore[union-attr]
     assert losses[0] == 3.0
@@ -168,28 +174,28 @@ def test_replies_are_matched_by_message_and_the_first_counts(monkeypatch: pytest
     grid, roster = federation(tells(loss=0.0), twice, tells(loss=1.0))
     pull = grid.pull_messages
     monkeypatch.setattr(grid, "pull_messages", lambda ids: pull(ids)[::-1])
-    candidates, reports, _ = ask(Poll(), grid, roster, pow_d(3))
+    candidates, reports, _ = ask(Poll(Roster()), grid, roster, pow_d(3))
     assert dict(zip(candidates.tolist(), reports["loss"], strict=True)) == {0: 0.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr, index]
 
 
 def test_a_round_without_answers_is_empty_and_no_error() -> None:
     grid, roster = federation(*[BAD["late"]] * 3)
     selector = pow_d(3)
-    asked = ask(Poll(), grid, roster, selector)
+    asked = ask(Poll(Roster()), grid, roster, selector)
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
 
 def test_without_candidates_nothing_is_sent() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 2)
     nobody = np.empty(0, dtype=np.int64)
-    asked = Poll().ask(grid, pow_d(2), 1, nobody, roster, ARRAYS)
+    asked = Poll(roster).ask(PollRound(grid, pow_d(2), 1, ARRAYS), nobody)
     assert grid.sent == []
     assert asked.reports["loss"].size == 0  # type: ignore[index]
 
 
 def test_an_app_without_the_handler_is_evaluated_and_not_queried_again() -> None:
     grid, roster = federation(*[evaluating(**{"loss": float(i), "num-examples": 3}) for i in range(3)])
-    poll = Poll()
+    poll = Poll(Roster())
     for round in (1, 2):
         candidates, reports, _ = ask(poll, grid, roster, pow_d(3), round)
         assert reports is not None
@@ -200,9 +206,9 @@ def test_an_app_without_the_handler_is_evaluated_and_not_queried_again() -> None
 
 def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
     grid, roster = federation(*[evaluating(nll=float(i)) for i in range(2)])
-    poll = Poll(polling=Polling(poll_with="evaluate", loss_metric="nll"))
-    config = ConfigRecord({"split": "test"})
-    asked = poll.ask(grid, pow_d(2), 5, np.arange(2), roster, ARRAYS, evaluate_config=config)
+    poll = Poll(roster, Polling(poll_with="evaluate", loss_metric="nll"))
+    round = PollRound(grid, pow_d(2), 5, ARRAYS, evaluate_config={"split": "test"})
+    asked = poll.ask(round, np.arange(2))
     assert sorted(asked.reports["loss"]) == [0.0, 1.0]  # type: ignore[index]
     assert kinds(grid) == ["evaluate"] * 2
     assert dict(grid.sent[0].content.config_records["config"]) == {"split": "test", "server-round": 5}
@@ -210,7 +216,7 @@ def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
 
 def test_apps_with_and_without_the_handler_are_polled_in_one_round() -> None:
     grid, roster = federation(tells(loss=1.0), evaluating(loss=2.0))
-    poll = Poll()
+    poll = Poll(Roster())
     for round in (1, 2):
         asked = ask(poll, grid, roster, pow_d(2), round)
         assert sorted(asked.reports["loss"]) == [1.0, 2.0]  # type: ignore[index]
@@ -222,15 +228,15 @@ def test_apps_with_and_without_the_handler_are_polled_in_one_round() -> None:
     [
         (
             evaluating(**{"accuracy": 0.5, "num-examples": 3}),
-            Poll(),
+            Poll(Roster()),
             r"pow-d needs the loss of its candidates, and the clients' app reports none: it has no "
             r"query.loss handler, and its evaluate handler returns accuracy, num-examples, but not 'loss' "
             r"\(Polling\(loss_metric=...\) names",
         ),
-        (without_handlers, Poll(), "it has no query.loss handler, and it has no evaluate handler"),
+        (without_handlers, Poll(Roster()), "it has no query.loss handler, and it has no evaluate handler"),
         (
             evaluating(loss=1.0),
-            Poll(polling=Polling(poll_with="evaluate", loss_metric="nll")),
+            Poll(Roster(), polling=Polling(poll_with="evaluate", loss_metric="nll")),
             r"candidates, and its evaluate handler returns loss, but not 'nll' \(Polling\(",
         ),
     ],
@@ -244,7 +250,7 @@ def test_the_error_says_which_handler_or_metric_is_missing(node: Node, poll: Pol
 def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run() -> None:
     """One did, in a round in which no other candidate answered, and made all later polls evaluations."""
     grid, roster = federation(*[without_handlers] * 2, *[BAD["late"]] * 3)
-    poll = Poll()
+    poll = Poll(Roster())
     ask(poll, grid, roster, pow_d(5))
     for node in (102, 103, 104):
         grid.nodes[node] = tells(loss=1.0)
@@ -254,7 +260,7 @@ def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run() -
 
 def test_after_one_answer_a_client_without_handler_does_not_end_the_run() -> None:
     grid, roster = federation(tells(loss=1.0), without_handlers)
-    poll = Poll()
+    poll = Poll(Roster())
     ask(poll, grid, roster, pow_d(2))
     grid.nodes[100] = BAD["late"]
     asked = ask(poll, grid, roster, pow_d(2), 2)
@@ -263,7 +269,7 @@ def test_after_one_answer_a_client_without_handler_does_not_end_the_run() -> Non
 
 def test_nan_from_all_candidates_is_not_a_missing_metric() -> None:
     grid, roster = federation(*[evaluating(loss=float("nan"))] * 2)
-    asked = ask(Poll(polling=Polling(poll_with="evaluate")), grid, roster, pow_d(2))
+    asked = ask(Poll(Roster(), polling=Polling(poll_with="evaluate")), grid, roster, pow_d(2))
     assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
 
 
@@ -295,7 +301,7 @@ def flics(num_clients: int, k: int = 4) -> Selector:
 def test_private_groups_need_two_exchanges_and_send_the_scales() -> None:
     grid, roster = federation(*[member(i % 2, i) for i in range(12)])
     selector = flics(12)
-    asked = ask(Poll(), grid, roster, selector, round=3)
+    asked = ask(Poll(Roster()), grid, roster, selector, round=3)
     assert kinds(grid) == [GROUP] * 12 + [INVITATION] * 12
     assert asked.reports is not None
     said = [GroupMember(i % 2, 2, 4.0, i).report(3) for i in range(12)]
@@ -325,7 +331,7 @@ def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembere
         tells(group=0, available=False),
     ]
     grid, roster = federation(*wrong, *[member(i % 2, i) for i in range(6)])
-    asked = ask(Poll(), grid, roster, flics(12))
+    asked = ask(Poll(Roster()), grid, roster, flics(12))
     assert asked.reports is not None
     assert np.flatnonzero(np.isnan(asked.reports["group"])).tolist() == list(range(6))
     assert np.flatnonzero(np.isnan(asked.reports["accepts"])).tolist() == list(range(6))
@@ -340,7 +346,7 @@ def test_no_answer_to_the_invitation_counts_as_no() -> None:
 
     grid, roster = federation(*[member(i % 2, i, mute) for i in range(12)])
     selector = flics(12, k=11)
-    asked = ask(Poll(), grid, roster, selector)
+    asked = ask(Poll(Roster()), grid, roster, selector)
     assert asked.reports is not None
     assert np.isnan(asked.reports["accepts"]).all()
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
@@ -351,19 +357,19 @@ def test_an_app_without_private_groups_raises_a_missing_handler_error() -> None:
     with pytest.raises(
         MissingHandlerError, match=r"query\.group and query\.invitation, and the clients' app has none"
     ):
-        ask(Poll(), grid, roster, flics(5))
+        ask(Poll(Roster()), grid, roster, flics(5))
 
 
 def ask_norms(poll: Poll, grid: ToyGrid, roster: Roster) -> Any:
-    clients = np.arange(len(roster))
-    config = ConfigRecord({"local-steps": 3})
-    return poll.ask_norms(grid, clients, roster, ARRAYS, config=config, round=5, deadline=7.0)
+    poll.roster = roster
+    round = PollRound(grid, pow_d(1), 5, ARRAYS, train_config={"local-steps": 3}, train_deadline=7.0)
+    return poll.ask_norms(round, np.arange(len(roster)))
 
 
 @pytest.mark.parametrize("kind", sorted({*BAD} - {"bad size", "a list", "infinite", "nan"}))
 def test_norms_are_asked_for_with_the_training_config(kind: str) -> None:
     grid, roster = federation(tells(update_norm=3.0), BAD[kind], raw(**{"update-norm": float("inf")}))
-    poll = Poll(deadline=90.0, seed=7)
+    poll = Poll(Roster(), deadline=90.0, seed=7)
     norms = ask_norms(poll, grid, roster)
     assert norms[0] == 3.0
     assert np.isnan(norms[1:]).all()
@@ -378,6 +384,6 @@ def test_norms_are_asked_for_with_the_training_config(kind: str) -> None:
 def test_an_app_without_the_handler_for_norms_ends_the_run() -> None:
     grid, roster = federation(*[without_handlers] * 4)
     with pytest.raises(MissingHandlerError, match=r"ask_norms = True needs the handler query\.norm"):
-        ask_norms(Poll(), grid, roster)
+        ask_norms(Poll(Roster()), grid, roster)
     some, roster = federation(*[without_handlers] * 3, tells(update_norm=1.0))
-    assert ask_norms(Poll(), some, roster).tolist()[3] == 1.0
+    assert ask_norms(Poll(Roster()), some, roster).tolist()[3] == 1.0

@@ -140,7 +140,7 @@ def test_late_replies_are_found_while_a_later_round_waits() -> None:
     grid = federation([USUAL] * 18 + [lambda number: 10.0 if number == 1 else 25.0, 60.0])
     strategy = SelectionStrategy("full", clients_per_round=20, min_available_clients=20)
     strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=3)
-    learned = strategy._clients.logic.patience._times[19, 1]  # type: ignore[union-attr]
+    learned = strategy._parts.clients.logic.patience._times[19, 1]  # type: ignore[union-attr]
     assert learned == pytest.approx(60.0, abs=2.0)
 
 

@@ -47,7 +47,7 @@ def test_a_resumed_run_knows_that_the_app_has_no_status_handler() -> None:
     before = SelectionStrategy("uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9)
     list(before.configure_train(1, model(0), ConfigRecord(), grid))
     after = SelectionStrategy("uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9)
-    after._attendance.load(before._attendance.state())
+    after._parts.attendance.load(before._parts.attendance.state())
     grid.nodes[4] = grid.nodes[5] = stranger()
     list(after.configure_train(2, model(0), ConfigRecord(), grid))
     assert sum(message.metadata.message_type == STATUS for message in grid.sent) == 3

@@ -128,24 +128,6 @@ def test_a_base_by_hand():
     assert lazy.touched.tolist() == [1]
 
 
-def test_a_restart_is_a_new_start_from_the_mixture():
-    """Bit for bit that of experts built from the same weights; from the uniform distribution if asked to."""
-    rng = np.random.default_rng(8)
-    registered = rng.random(3000) < 0.9
-    lazy = uniform(3, 3000, 0.4, registered)
-    for theta in (np.array([0.2, 0.5, 0.3]), np.array([0.1, 0.2, 0.3, 0.4]), None):
-        for _ in range(20):
-            clients = rng.choice(np.flatnonzero(registered), 40, replace=False)
-            lazy.step(clients, rng.exponential(0.9, (lazy.scale.size, 40)))
-        p = registered / registered.sum() if theta is None else lazy.mixture(theta)
-        lazy.restart(4, theta)
-        np.testing.assert_allclose(lazy.mixture(np.full(4, 0.25)), p, rtol=1e-12)
-        again = LazyExperts(*lazy.arrays(), registered, 0.4)
-        for one, other in zip(everything(lazy), everything(again), strict=True):
-            np.testing.assert_array_equal(one, other)
-    assert lazy.touched.size == 0
-
-
 def test_many_steps_stay_within_range():
     """Weights grow by e^100 a round: without new units for them they would overflow after seven."""
     lazy = uniform(2, 50, 0.4)

@@ -155,19 +155,3 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: s
     with pytest.raises((TypeError, ValueError), match=message):
         rates.load_state_dict(GOOD | change)
     assert all(np.array_equal(before[key], array) for key, array in rates.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "setting", [{"strength": 0}, {"memory": 0.5}, {"limit": 0.9}, {"num_clients": 0}, {"strength": "x"}]
-)
-def test_a_setting_out_of_range_is_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=next(iter(setting))):
-        ResponseRates(**({"num_clients": 3} | setting))
-
-
-def test_unknown_clients_and_wrong_lengths_are_refused() -> None:
-    rates = ResponseRates(2)
-    with pytest.raises(ValueError, match="clients holds 2"):
-        rates.observe([2], [True])
-    with pytest.raises(ValueError, match="responded has shape"):
-        rates.correct([1.0], [0], [True, False])

@@ -48,24 +48,6 @@ def test_experts_are_weighed_by_their_loss():
     assert all(slow < fast for slow, fast in pairwise(gained[:3]))
 
 
-@pytest.mark.parametrize("replacement", [True, False])
-def test_units_of_norms_and_sizes_change_nothing(replacement):
-    sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])
-    plain, norms_1000, sizes_7 = (
-        osmd(6, client_sizes=scale * sizes, learning_rate_multiplier=100.0, replacement=replacement)
-        for scale in (1, 1, 7)
-    )
-    for round in range(1, 51):
-        selection = plain.select(round)
-        norms = (1 + selection.clients) * (1 + 0.5 * np.sin(round))
-        plain.update(round, selection, feedback(norms))
-        norms_1000.update(round, norms_1000.select(round), feedback(1000 * norms))
-        sizes_7.update(round, sizes_7.select(round), feedback(norms))
-        np.testing.assert_allclose(norms_1000.probabilities, plain.probabilities, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(sizes_7.probabilities, plain.probabilities, rtol=0, atol=1e-12)
-    assert plain.probabilities.max() > 1.5 * plain.probabilities.min()
-
-
 def test_a_larger_multiplier_shifts_more_to_large_norms():
     shares = []
     for multiplier in (1.0, 10.0, 100.0):

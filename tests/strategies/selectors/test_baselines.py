@@ -1,4 +1,4 @@
-"""The OSMD paper's baselines and full participation: by hand, unbiased, and in section F's experiment."""
+"""The OSMD paper's baselines and full participation: by hand, and in section F's experiment."""
 
 import math
 
@@ -351,25 +351,8 @@ def test_a_state_with_impossible_norms_is_refused():
 
 # All
 
-LEARNERS = [MABSSelector, VRBSelector, AvareSelector]
 
-
-@pytest.mark.parametrize("kind", LEARNERS)
-def test_units_of_norms_and_sizes_change_nothing(kind):
-    sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])
-    plain, norms_1000, sizes_7 = (make(kind, 6, client_sizes=scale * sizes) for scale in (1, 1, 7))
-    for round in range(1, 41):
-        selection = plain.select(round)
-        norms = (1 + selection.clients) ** 2 * (1 + 0.5 * np.sin(round))
-        plain.update(round, selection, feedback(norms))
-        norms_1000.update(round, norms_1000.select(round), feedback(1000 * norms))
-        sizes_7.update(round, sizes_7.select(round), feedback(norms))
-        np.testing.assert_allclose(norms_1000.probabilities, plain.probabilities, rtol=1e-11)
-        np.testing.assert_allclose(sizes_7.probabilities, plain.probabilities, rtol=1e-11)
-    assert plain.probabilities.max() > 1.1 * plain.probabilities.min()
-
-
-@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("kind", [MABSSelector, VRBSelector, AvareSelector])
 def test_any_norm_leaves_a_distribution_above_its_floor(kind):
     settings = [{}]
     settings += {MABSSelector: [{"mean_square": 1e-300}], VRBSelector: [{"bound": 1e-300}]}.get(kind, [])
@@ -404,44 +387,6 @@ def test_the_horizon_is_required_and_kept(kind):
     for each in (selector, longer):
         learn(each, [1, 2], [3.0, 1.0])
     np.testing.assert_array_equal(selector.probabilities, longer.probabilities)
-
-
-def modes(kind):
-    designs = [{"replacement": True}, {"replacement": False}]
-    return [*designs, {"design": "systematic"}] if "design" in kind.allowed_settings() else designs
-
-
-@pytest.mark.parametrize("who", [{}, {"available": [0, 2, 3, 5, 6]}])
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        (kind, mode)
-        for kind in (MABSSelector, VRBSelector, AvareSelector, OptimalSelector, LipschitzISSelector)
-        for mode in modes(kind)
-    ],
-)
-def test_the_estimate_is_unbiased(kind, mode, who):
-    """The mean of 400 rounds is within 5 standard errors: a false alarm about once in a million."""
-    m, sizes = 7, np.array([1.0, 9.0, 2.0, 4.0, 20.0, 1.0, 3.0])
-    norms = (1.0 + np.arange(m)) ** 2 % 11
-    settings = {"lipschitz": norms + 1} if kind is LipschitzISSelector else {}
-    settings |= {"floor": 0.1} if kind is OptimalSelector else {}
-    selector = make(kind, m, client_sizes=sizes, clients_per_round=3, **settings, **mode)
-    if not selector.polls_for:
-        for round in range(20):
-            selection = selector.select(round)
-            selector.update(round, selection, feedback(norms[selection.clients]))
-    updates = np.random.default_rng(9).normal(loc=[0, 1, 5], size=(m, 3))
-    estimates = np.empty((400, 3))
-    for round in range(400):
-        selection = (
-            ask(selector, norms, round, **who) if selector.polls_for else selector.select(round, **who)
-        )
-        estimates[round] = selection.weights @ updates[selection.clients]
-    here = who.get("available", np.arange(m))
-    truth = np.average(updates[here], axis=0, weights=sizes[here])
-    error = estimates.std(axis=0) / np.sqrt(400)
-    assert (np.abs(estimates.mean(axis=0) - truth) < 5 * error).all()
 
 
 @pytest.mark.slow

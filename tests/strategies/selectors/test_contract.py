@@ -64,7 +64,12 @@ def cases():
 CASES = list(cases())
 drawing = pytest.mark.parametrize("make", [each for each in CASES if each.values[0].draws], indirect=True)
 unbiased = pytest.mark.parametrize(
-    "make", [each for each in CASES if each.values[0].kind.unbiased == "round"], indirect=True
+    "make",
+    [
+        *(each for each in CASES if each.values[0].kind.unbiased == "round"),
+        pytest.param(Case("fed-is", {"design": "systematic"}), id="fed-is-systematic"),
+    ],
+    indirect=True,
 )
 
 
@@ -261,6 +266,24 @@ def test_relabelling_clients_permutes_and_changes_nothing_else(make):
     selector.remove_clients([2])
     other.remove_clients(new[[2]])
     np.testing.assert_allclose(other.probabilities[new], selector.probabilities, rtol=1e-12)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize(
+    "name", ["osmd", "adaptive-osmd", "adaptive-doubling-osmd", "mabs", "vrb", "avare", "forecast"]
+)
+def test_units_of_norms_and_sizes_change_nothing(name, replacement):
+    settings = SETTINGS.get(name, {}) | {"clients_per_round": 2, "num_rounds": 100, "seed": 3}
+    plain, norms_1000, sizes_7 = (
+        create(name, M, client_sizes=scale * SIZES, replacement=replacement, **settings)
+        for scale in (1, 1, 7)
+    )
+    for round in range(1, 51):
+        chosen = plain.select(round)
+        for each, unit in ((plain, 1), (norms_1000, 1000), (sizes_7, 1)):
+            each.update(round, chosen, feedback(unit * norm_of(chosen.clients, round)))
+            np.testing.assert_allclose(each.probabilities, plain.probabilities, rtol=1e-10)
+    assert plain.probabilities.max() > 1.1 * plain.probabilities.min()
 
 
 def test_the_same_seed_and_round_give_the_same_selection(make):

@@ -398,22 +398,6 @@ def test_a_late_round_ends_a_block_too():
     assert int(selector.state_dict()["block"]) == 7
 
 
-@pytest.mark.parametrize("kind", [OSMDSelector, AdaptiveDoublingOSMDSelector])
-def test_units_change_nothing(kind):
-    sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])
-    settings = {"clients_per_round": 2, "num_rounds": 50, "learning_rate_multiplier": 300.0}
-    plain, norms_1000, sizes_7 = (kind(6, client_sizes=each * sizes, **settings) for each in (1, 1, 7))
-    for round in range(1, 51):
-        selection = plain.select(round)
-        norms = (1 + selection.clients) * (1 + 0.5 * np.sin(round))
-        plain.update(round, selection, feedback(norms))
-        norms_1000.update(round, norms_1000.select(round), feedback(1000 * norms))
-        sizes_7.update(round, sizes_7.select(round), feedback(norms))
-        np.testing.assert_allclose(norms_1000.probabilities, plain.probabilities, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(sizes_7.probabilities, plain.probabilities, rtol=0, atol=1e-12)
-    assert plain.probabilities.max() > 1.5 * plain.probabilities.min()
-
-
 def test_norms_far_above_the_reference():
     """ā = 1e-600 of what comes next: finite, and the drawn take all that the floor leaves."""
     for lazy_from in (1, 10**9):
