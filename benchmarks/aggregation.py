@@ -1,7 +1,5 @@
 """The cost of aggregating a round of replies, with this project's strategy and with Flower's own FedAvg.
 
-``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
-
 One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`.
 Both also check every update and compute its norm, from which `adaptive-osmd` learns. All sides get the same
 messages with serialised float32 arrays. The benchmark measures ``aggregate_train``, the work between the last
@@ -15,7 +13,6 @@ For ``--layout`` see `shapes`. ``--payloads`` is the number of different models 
 payloads than replies, several replies share the bytes of one model, which saves memory.
 """
 
-import json
 import logging
 import multiprocessing
 import resource
@@ -206,26 +203,9 @@ def compare(
     return rows
 
 
-def run(
-    replies: int,
-    parameters: int,
-    layout: str,
-    payloads: int,
-    repeats: int,
-    selectors: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Print the table, or a JSON object for each row. The parameters are those of `compare`."""
+def measure(
+    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the rows of `compare`, measured in a fresh process."""
     rows = fresh.call(compare, replies, parameters, layout, payloads, repeats, selectors)
-    if as_json:
-        for row in rows:
-            print(json.dumps(row._asdict() | {"layout": layout, "payloads": payloads}))
-        return
-    print(
-        f"{replies} replies ({payloads} different) of {parameters:,} float32 parameters, {layout}; CPU of "
-        f"{repeats} rounds on one thread\n"
-    )
-    print(f"{'':16}{'CPU s, median (range)':>28}{'times FedAvg':>14}{'peak MB':>10}{'models':>8}")
-    for row in rows:
-        range_ = f"{row.seconds:.2f} ({row.fastest:.2f}-{row.slowest:.2f})"
-        print(f"{row.name:16}{range_:>28}{row.ratio:>14.2f}{row.megabytes:>10.0f}{row.models:>8.1f}")
+    return [row._asdict() | {"layout": layout, "payloads": payloads} for row in rows]

@@ -1,7 +1,7 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. `mnist`, `mnist_cnn` and `other_data` have the experiments. All
+section 5 and appendices B.2, H.2 and H.3. `mnist` and `other_data` have the experiments. All
 selectors of a seed share the data, the initial model and each client's mini-batches.
 
 =====================  =======================================================================================
@@ -70,12 +70,6 @@ from strategies.selectors import register
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
-
-PAPER = "Wang, Guo, Lin, Tang 2023"
-FORM_OF_ALPHA = (
-    "α is that of Hsu et al. 2019, to whom the paper refers: each of ten classes has the Dirichlet parameter "
-    "α/10. The paper may mean α for each class."
-)
 
 
 class Method(NamedTuple):

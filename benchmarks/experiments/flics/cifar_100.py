@@ -26,7 +26,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAdam
 
 import tasks
-from benchmarks.experiments.flics.table_1 import PAPER, TRIALS
+from benchmarks.experiments.flics.table_1 import TRIALS
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation import availability
 from simulation.kernels import kernel_of
@@ -216,21 +216,8 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
 EXPERIMENTS = (
     Experiment(
         name="flics-cifar100",
-        title="Table I on CIFAR-100, ResNet-18: best mean accuracy, %, and the worst group's at the end",
-        source=f"{PAPER}, Table I (CIFAR100)",
         run=partial(run),
         seeds=1,
-        claim="the best accuracies for uniform / Poisson / cyclic availability are: FedAvg 56.2 / 53.8 / "
-        "53.1, Naive 55.8 / 55.0 / 49.6, FLICS-AVG 57.0 / 57.1 / 56.9, FedAdam 55.7 / 53.7 / 53.5, "
-        "FLICS-ADAM 56.9 / 56.6 / 56.0.",
-        note="500 clients with 100 samples each form up to 20 groups. In each of 10,000 rounds, 10 clients "
-        "take 5 steps on batches of 20. The learning rate is 0.1, Adam's is 0.01. The accuracy is measured "
-        "every 100 rounds. The worst group's accuracy is the lowest of the groups' means over the last "
-        "twentieth of the measurements. Images are neither cropped nor flipped. A group's weight is its "
-        "share of the clients. The number of clients a round, the steps, the learning rates and the "
-        "processes' parameters are ours. On average, a group has 1 to 20 available clients (4 to 20 in "
-        "uniform). In flics-synthetic it has 1 to 100 (4 to 100 in uniform). The experiment needs a GPU. We "
-        "could not obtain the data, so there are no results of ours.",
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",

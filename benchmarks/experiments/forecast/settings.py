@@ -134,13 +134,7 @@ def _made(column: str, k: int, t: int, seed: int, sizes: Floats) -> Selector:
 EXPERIMENTS = (
     Experiment(
         name="forecast-settings",
-        title="forecast with other M, K, T and spreads, where it was weak",
-        source="no paper; `benchmarks.experiments.forecast.settings` describes the streams",
         run=run_settings,
         seeds=10,
-        note="The table has each selector's regret, divided by that of uniform sampling. No selector knows a "
-        "norm beforehand. In the last row each selector trains its own model. `forecast` was tuned on seeds "
-        "from 100 on, with other M, K and T. x100 and x1000 multiply the learning rates that the OSMD paper "
-        "prints.",
     ),
 )

@@ -209,8 +209,6 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="forecast-streams",
-        title="forecast on streams of norms that it was not tuned on",
-        source="no paper; `benchmarks.experiments.forecast.streams` describes the streams",
         run=run_streams,
         seeds=3,
         known={
@@ -228,9 +226,5 @@ EXPERIMENTS = (
             ("half-half cycle", "forecast"): ".19",
             ("80 % zeros", "forecast"): ".076",
         },
-        note="The table has each selector's regret, divided by that of uniform sampling, with K = 5 of M = "
-        "100 clients and 1000 rounds. The row 'all equal' has the loss divided by the least possible loss, "
-        "since uniform sampling has no regret there. In brackets: the results of an earlier design of "
-        "`forecast`, on streams of the same kinds with other parameters.",
     ),
 )

@@ -154,18 +154,8 @@ def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="osmd-personalised",
-        title="personal models: two samplers against one",
-        source="Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), H.1; "
-        "the problem is ours",
         run=run,
         seeds=20,
-        claim="two samplers, one for each part of the gradient, have at most the variance of one "
-        "sampler for both parts (the paper argues this, and does not measure it).",
-        note="All cells are ratios to the first row. The squared error is that of the steps, summed "
-        "over the rounds. With one sampler, every draw makes the whole gradient. With two "
-        "samplers, half of the draws make each part, so a part has half as many draws as with "
-        "one sampler; with 2K draws, it has equally many. × is a factor on the printed rates of "
-        "the later version (v2). Every row trains its own model.",
         log_y=True,
     ),
 )

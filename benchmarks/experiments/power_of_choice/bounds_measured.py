@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarks.experiments.power_of_choice import bounds
 from benchmarks.experiments.power_of_choice.quadratics import (
-    PAPER,
     RANDOM,
     STEP_SIZE,
     STEPS,
@@ -231,35 +230,15 @@ def run_toy(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="poc-toy",
-        title="Power-of-Choice's toy: two quadratics, five single selections",
-        source=f"{PAPER}, Figure 1",
         run=run_toy,
-        claim="if the client with the larger loss is selected, the model reaches the global minimum faster "
-        "than with random selection.",
-        note="The table has F(w) - F* before the first selection and after each selection. The paper gives "
-        "neither the functions nor the start. Here F_1 = (w + 1)²/2 and F_2 = (w - 1)²/2, a selection moves "
-        "the model .4 of the way to the client's minimum, and w_0 ~ U(-4, -2).",
         y="F(w) - F*",
         x="selection",
         log_y=True,
     ),
     Experiment(
         name="poc-bounds",
-        title="the bounds of Power-of-Choice beside the gap on quadratics",
-        source=f"{PAPER}, eqs. 4, 8, 9, 77 to 79 and 86, Theorems 3.1 and A.1",
         run=run_bounds,
         seeds=10,
-        claim="the gap is at most the bound. The part of the bound that does not vanish grows with ρ̃/ρ̄.",
-        note="The 30 clients have the losses of poc-quadratic; 3 of them train in each of 3000 rounds. For "
-        "eq. 8 the learning rate is the theorem's falling 1/(μ(t + γ)), for eq. 9 it is 2e-5. For eq. 86 it "
-        "is m/(μ(t + γ)), and the selected clients are weighted in proportion to their data. Gap and bound "
-        "are F(w) - F* after the last round. The gap is that of one run, whereas the theorems bound the "
-        "mean. 'least bound / gap' is the smallest quotient of all rounds. The bound holds if this quotient "
-        "is at least 1. G² is the largest squared norm of a client's gradient in the run, and σ is 0. ρ̄ and "
-        "ρ̃ are taken over models w around the optimum and on the path of the run; ρ̄ is exact over all w'. "
-        "Each model's selections are estimated from 4,000 sets of candidates (the paper has 10,000). Eq. 86 "
-        "is for fixed weights q_k. Here a client's weight is its share of the data of all selected clients, "
-        "so it is not fixed.",
         digits=2,
         x="iteration",
         y="F(w) - F*",

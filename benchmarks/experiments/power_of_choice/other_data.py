@@ -34,7 +34,7 @@ import numpy as np
 
 import tasks
 from benchmarks.experiments.power_of_choice.mnist_training import Trial
-from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
+from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.kernels import MLP, Kernel, kernel_of
 from simulation.simulator import Simulator
@@ -239,75 +239,20 @@ def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None
     return tuple(trial._replace(clients_per_round=clients) for trial in trials)
 
 
-_NOT_MEASURED = (
-    "A client's mini-batches are drawn without replacement until too few samples are left; the paper draws "
-    "each at random. The paper gives neither d nor the number of rounds. We could not obtain the data, so "
-    "there are no results of ours."
-)
-
-
-def _experiment(
-    name: str, title: str, source: str, setting: Setting, trials: tuple[Trial, ...], claim: str, note: str
-) -> Experiment:
-    return Experiment(
-        name=f"poc-{name}",
-        title=f"Power-of-Choice on {title}",
-        source=f"{PAPER}, {source}",
-        run=partial(run, setting=setting, trials=trials),
+EXPERIMENTS = tuple(
+    Experiment(
+        f"poc-{name}",
+        partial(run, setting=setting, trials=trials),
         seeds=3,
-        claim=claim,
-        note=f"{note} {_NOT_MEASURED}",
         digits=1,
         data=f"{setting.dataset}.npz",
         gpu=setting is CIFAR,
     )
-
-
-EXPERIMENTS = (
-    _experiment(
-        "cifar10",
-        "CIFAR-10, CNN",
-        "Figure 6",
-        CIFAR,
-        _trials(9, (18,), CIFAR),
-        "rpow-d, cpow-d and pow-d are more accurate than rand and afl, as on Fashion-MNIST.",
-        "In each of 400 rounds, 9 of 100 clients train with b = 128 and τ = 64. d is 18 (50 for rpow-d). η "
-        "is .5, halved after 150 and after 300 rounds. The paper gives neither the network's filters nor "
-        "α. The 6 and 16 filters of 5 x 5 are ours; α = 2 and .3 are those of its Fashion-MNIST. The "
-        "experiment needs a GPU.",
-    ),
-    _experiment(
-        "sent140",
-        "Sent140, MLP",
-        "Figure 7",
-        SENT140,
-        _trials(8, (16,), SENT140),
-        "all strategies of Power-of-Choice are more accurate than rand and afl.",
-        "In each of 200 rounds, 8 of 314 accounts train with b = 32, τ = 100 and η = .05. d is 16 (157 for "
-        "rpow-d). An account has at least 32 tweets in LEAF's training file and test file together. The "
-        "paper prints the "
-        "hidden units as [128-86, 30]; we read 128, 86 and 30. The label of positive tweets is 0 in the "
-        "paper and 1 here, which is the same problem.",
-    ),
-    _experiment(
-        "emnist-d",
-        "EMNIST, number of candidates",
-        "Figure 10 (appendix G.4)",
-        EMNIST,
-        _trials(15, (30, 60, 150)),
-        "pow-d is far more accurate than rand for each d. For α = 2, afl reaches pow-d in late rounds.",
-        "In each of 500 rounds, 15 of 500 clients train with b = 64 and τ = 30. η is .005, halved after "
-        "300 rounds. The data are 70,000 digits, the split of MNIST's size; the paper does not name its "
-        "split.",
-    ),
-    _experiment(
-        "emnist",
-        "EMNIST, all variants",
-        "Figure 11 (appendix G.4)",
-        EMNIST,
-        _trials(15, (30,), EMNIST),
-        "cpow-d is as good as pow-d; rpow-d is behind both for α = 2 and level with them for α = .3.",
-        "The setting is that of poc-emnist-d, with d = 30 (250 for rpow-d).",
-    ),
+    for name, setting, trials in (
+        ("cifar10", CIFAR, _trials(9, (18,), CIFAR)),
+        ("sent140", SENT140, _trials(8, (16,), SENT140)),
+        ("emnist-d", EMNIST, _trials(15, (30, 60, 150))),
+        ("emnist", EMNIST, _trials(15, (30,), EMNIST)),
+    )
 )
 """The experiments of the Power-of-Choice paper on other data than MNIST and Fashion-MNIST."""

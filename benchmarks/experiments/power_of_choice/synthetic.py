@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM, Trial, ask_and_select
+from benchmarks.experiments.power_of_choice.quadratics import RANDOM, Trial, ask_and_select
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Feedback, create
@@ -207,8 +207,6 @@ def _feedback(losses: Floats) -> Feedback:
 EXPERIMENTS = (
     Experiment(
         name="poc-synthetic",
-        title="Power-of-Choice on Synthetic(1,1), logistic regression",
-        source=f"{PAPER}, Figure 3 and appendix F",
         run=run_synthetic,
         seeds=20,
         known=known_cells(
@@ -223,15 +221,6 @@ EXPERIMENTS = (
             },
             ("rounds to 0.7", "last-50 loss"),
         ),
-        claim="d = 10m reaches a loss of 0.7 in a third of rand's rounds, but has a slightly higher floor. d "
-        "= 2m needs half of rand's rounds. adapow reaches the minimum at least 3 times as fast as rand, "
-        "without the higher floor.",
-        note="In a round, m of 30 clients train with τ = 30 steps on batches of 50. η is 0.05, halved after "
-        "300 and after 600 of the 800 rounds. The 800 rounds and the start at 0 are ours. The last-50 loss "
-        "is the mean over the last 50 rounds. The last column is the first round whose loss is at most 5 % "
-        "above rand's last-50 loss. The paper does not run cpow, rpow and afl here. rpow and afl use the "
-        "losses of local training. These losses show how hard a client's task is rather than how badly the "
-        "model fits the client's data. Clients with easy tasks are therefore hardly ever selected again.",
         y="loss of the global model on all data",
         log_y=True,
     ),

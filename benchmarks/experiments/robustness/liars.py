@@ -213,27 +213,7 @@ def run(partition: str, seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-_NOTE = (
-    "Three of twenty clients lie. All train softmax regression on digits with K = 5 for 60 rounds, and "
-    "data sizes are not declared. The table has the test accuracy over the last ten rounds, and in the row "
-    "below it the liars' share of all draws, both in percent. With equal probabilities the share is 15. In "
-    "'all three', the liars flip and double their updates, claim 1e9 times the mean size of all clients, and "
-    "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their "
-    "updates are honest until round 30. The guard is strict; 'without directions' is the strict guard with "
-    " `direction_deviations=1000`."
-)
-EXPERIMENTS = tuple(
-    Experiment(
-        name=name,
-        title=f"three liars of twenty, clients' data {data}",
-        source="no paper; `benchmarks.experiments.robustness.liars`",
-        run=partial(run, partition),
-        seeds=3,
-        note=_NOTE,
-        digits=1,
-    )
-    for name, data, partition in (
-        ("liars-alike", "alike", "balanced"),
-        ("liars-unlike", "unlike (Dirichlet 0.5)", "dirichlet:0.5"),
-    )
+EXPERIMENTS = (
+    Experiment("liars-alike", partial(run, "balanced"), seeds=3, digits=1),
+    Experiment("liars-unlike", partial(run, "dirichlet:0.5"), seeds=3, digits=1),
 )

@@ -198,16 +198,7 @@ def run(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="report-noise",
-        title="what noise on reports costs",
-        source="no paper; `benchmarks.experiments.robustness.report_noise`",
         run=run,
         seeds=3,
-        note="M = 100, K = 5, T = 500. Clients clip a norm or loss to the 90 % quantile of round 1, and add "
-        "Gaussian noise to it. The ε of a column is that of one report, at δ = 1e-5. In the column 'exact' "
-        "the numbers are unchanged. In 'clipped' they are clipped but have no noise, as in the reports of a "
-        "client with a masked update (`norm-bound`). The rows 'static' and 'section F' have the regret, "
-        "divided by that of uniform sampling. The rows 'loss' have the mean true loss of the selected "
-        "clients, divided by that of all clients; uniform sampling has 1. The rows 'total ε' have the ε of "
-        "several reports of a client together, at δ = 1e-5.",
     ),
 )
