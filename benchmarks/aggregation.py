@@ -160,26 +160,16 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def compare(
-    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
+    replies: int,  # number of replies in a round
+    parameters: int,  # approximate number of parameters of the model
+    layout: str,  # one of `LAYOUTS`
+    payloads: int,  # number of different models among the replies, >= 1
+    repeats: int,  # number of measured rounds, >= 1
+    selectors: Sequence[str],  # selectors of this project's sides
 ) -> list[Row]:
     """Measure all sides as the module's docstring says.
 
     Call this in a process whose linear algebra has one thread.
-
-    Parameters
-    ----------
-    replies : int
-        Number of replies in a round.
-    parameters : int
-        Approximate number of parameters of the model.
-    layout : str
-        One of `LAYOUTS`.
-    payloads : int
-        Number of different models among the replies, >= 1.
-    repeats : int
-        Number of measured rounds, >= 1.
-    selectors : Sequence[str]
-        The selectors of this project's sides.
     """
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # `Message` needs these ids

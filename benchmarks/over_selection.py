@@ -81,22 +81,14 @@ class Federation:
         return times <= last, float(last)
 
 
-def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tuple[float, Floats]:
-    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the federation and of the selector.
-    name : str
-        Name of the selector.
-    spread : float
-        See `Federation`.
-    factor : float
-        Number of selected clients divided by K, >= 1.
-    rounds : int
-        Number of rounds. The first quarter does not count for the bias and the RMSE.
-    """
+def play(
+    seed: int,  # seed of the federation and of the selector
+    name: str,  # name of the selector
+    spread: float,
+    factor: float,  # number of selected clients divided by K, >= 1
+    rounds: int,  # number of rounds. The first quarter does not count for the bias and the RMSE.
+) -> tuple[float, Floats]:
+    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE."""
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)
     selector = create(name, M, client_sizes=federation.sizes, clients_per_round=K, seed=seed)

@@ -191,22 +191,15 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 
 
 def ours(
-    name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
+    name: str,  # name of the selector
+    scenario: str,  # a key of `SCENARIOS`
+    sizes: Floats,  # (M,) data sizes and mean norms of the clients
+    norms: Floats,
+    rng: np.random.Generator,
 ) -> Callable[[int], float]:
     """Create one of this project's selectors; return a function that plays a round.
 
     The function takes the number of the round, and returns the CPU seconds of the selector.
-
-    Parameters
-    ----------
-    name : str
-        Name of the selector.
-    scenario : str
-        A key of `SCENARIOS`.
-    sizes, norms : ndarray, shape (M,)
-        Data sizes and mean norms of the clients.
-    rng : np.random.Generator
-        Source of randomness.
     """
     m = sizes.size
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})

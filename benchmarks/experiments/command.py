@@ -34,38 +34,20 @@ def list_experiments(known: Mapping[str, Experiment]) -> None:
 
 
 def run_experiments(
-    known: Mapping[str, Experiment],
+    known: Mapping[str, Experiment],  # experiments to choose from, by name
+    # Names of the experiments to run. Without names, all known experiments run, except those whose data file
+    # is missing and, on a machine without a GPU, those that need one.
     names: list[str] | None,
     seeds: int | None,
     jobs: int,
     data: Path | None,
+    # Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
     out: Path,
     quick: bool,
     fresh: bool,
-    record: bool = False,
+    record: bool = False,  # whether to write the data files of ``results/``, too
 ) -> None:
-    """Run experiments, print their tables, and write tables, figures and numbers to a folder.
-
-    Parameters
-    ----------
-    known : Mapping[str, Experiment]
-        The experiments to choose from, by name.
-    names : list of str or None
-        Names of the experiments to run. Without names, all known experiments run, except those whose
-        data file is missing and, on a machine without a GPU, those that need one.
-    out : Path
-        Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
-    record : bool
-        Whether to write the data files of ``results/``, too.
-    seeds, jobs, data, quick, fresh
-        See `run_all`.
-
-    Raises
-    ------
-    SystemExit
-        With code 2 if an argument is wrong, a named experiment lacks its data, or a file cannot be written;
-        1 if a seed failed; 130 after Ctrl-C.
-    """
+    """Run experiments, print their tables, and write tables, figures and numbers to a folder."""
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")

@@ -76,42 +76,26 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of a paper, or about this project's own methods.
+    """An experiment of a paper, or about this project's own methods."""
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line. Its section on a page of docs/results/ says what it is about.
-    run : Callable
-        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the
-        seed and the data file alone, apart from measured times. If `run` has a parameter ``quick``,
-        ``quick=True`` runs a small form, which takes at most about a minute. `run` must be picklable.
-    seeds : int
-        Number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on.
-    known : Mapping[Cell, str]
-        Results to compare ours with, printed in brackets after ours. They come from an independent
-        implementation, unless the page has a sentence that begins with "In brackets".
-    digits : int
-        Number of decimal places in the table.
-    x, y, log_y : str, str, bool
-        Labels of the figure's axes, with units, and whether the y axis is logarithmic. The mean of a curve is
-        then a geometric mean.
-    data : str
-        Name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none.
-    gpu : bool
-        Whether it would take days without a GPU. Without one it runs only if it is named, and its recorded
-        results are not compared with the code.
-    """
-
-    name: str
+    name: str  # name on the command line. Its section on a page of docs/results/ says what it is about.
+    # ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the seed
+    # and the data file alone, apart from measured times. If `run` has a parameter ``quick``, ``quick=True``
+    # runs a small form, which takes at most about a minute. `run` must be picklable.
     run: Callable[..., Outcome]
-    seeds: int = 5
+    seeds: int = 5  # number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on.
+    # Results to compare ours with, printed in brackets after ours. They come from an independent
+    # implementation, unless the page has a sentence that begins with "In brackets".
     known: Mapping[Cell, str] = field(default_factory=dict)
-    digits: int = 3
+    digits: int = 3  # number of decimal places in the table
+    # Labels of the figure's axes, with units, and whether the y axis is logarithmic. The mean of a curve is
+    # then a geometric mean.
     x: str = "round"
     y: str = ""
     log_y: bool = False
-    data: str = ""
+    data: str = ""  # name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none
+    # Whether it would take days without a GPU. Without one it runs only if it is named, and its recorded
+    # results are not compared with the code.
     gpu: bool = False
 
     @property

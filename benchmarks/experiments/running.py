@@ -131,48 +131,22 @@ def plan(
 
 def run_all(
     experiments: Sequence[Experiment],
-    out: Path,
+    out: Path,  # folder for the results of the seeds. The result of a seed is the file ``NAME-SEED.json``.
     *,
+    # Number of seeds of each experiment. The seeds are 0 to `seeds` - 1. For None see `num_seeds`.
     seeds: int | None = None,
-    jobs: int = 1,
-    data: Path | None = None,
+    jobs: int = 1,  # number of seeds that run in parallel, >= 1, each in a process with one thread
+    data: Path | None = None,  # folder with the data files that experiments need
+    # Whether to run the small form of each experiment, and to run also the seeds that have a result.
     quick: bool = False,
     fresh: bool = False,
-    console: Console | None = None,
-    problems: list[str] | None = None,
+    console: Console | None = None,  # where to show the progress
+    problems: list[str] | None = None,  # a list for the traceback of each seed that fails
 ) -> Iterator[Report]:
     """Run the seeds that have no result of the present code and data, and yield a report on each experiment.
 
     The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
     If a seed fails, its experiment has no report; the other seeds and experiments go on.
-
-    Parameters
-    ----------
-    experiments : Sequence[Experiment]
-        The experiments.
-    out : Path
-        Folder for the results of the seeds. The result of a seed is the file ``NAME-SEED.json``.
-    seeds : int or None
-        Number of seeds of each experiment. The seeds are 0 to `seeds` - 1. For None see `num_seeds`.
-    jobs : int
-        Number of seeds that run in parallel, >= 1, each in a process with one thread.
-    data : Path or None
-        Folder with the data files that experiments need.
-    quick, fresh : bool
-        Whether to run the small form of each experiment, and to run also the seeds that have a result.
-    console : Console or None
-        Where to show the progress.
-    problems : list of str or None
-        A list for the traceback of each seed that fails.
-
-    Raises
-    ------
-    FileNotFoundError
-        If an experiment's data file is missing; raised before anything runs.
-    OSError
-        If `out` cannot be written.
-    RuntimeError
-        If a process was killed.
     """
     plans = {each.name: plan(each, out, seeds, data, quick) for each in experiments}
     out.mkdir(parents=True, exist_ok=True)

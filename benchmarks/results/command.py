@@ -75,24 +75,14 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
     sys.exit(failed > 0)
 
 
-def check(seed: int | None, budget: float, data: Path | None) -> None:
-    """Print whether pages, digests and a sample of seeds agree with the code.
-
-    Parameters
-    ----------
-    seed : int or None
-        Seed of the sample. (default: a random one, which is printed)
-    budget : float
-        The seeds of the sample took at most this many CPU seconds together when they were recorded.
-    data : Path or None
-        Folder with the files of samples that experiments read. Experiments whose file is missing are left out
-        of the sample.
-
-    Raises
-    ------
-    SystemExit
-        With code 1 if something disagrees.
-    """
+def check(
+    seed: int | None,  # seed of the sample. (default: a random one, which is printed)
+    budget: float,  # seeds of the sample took at most this many CPU seconds together when they were recorded
+    # Folder with the files of samples that experiments read. Experiments whose file is missing are left out
+    # of the sample.
+    data: Path | None,
+) -> None:
+    """Print whether pages, digests and a sample of seeds agree with the code."""
     results = read()
     problems, changed, unchecked = wrong_pages(results), outdated(results), need_gpu(results)
     problems += [

@@ -57,24 +57,15 @@ def record_report(report: Report, data: Path | None, folder: Path = FOLDER) -> P
     return write(result, folder)
 
 
-def measure(command: str, folder: Path = FOLDER, environment: Mapping[str, str] | None = None) -> Path:
-    """Run a benchmark, and write what it prints as JSON into its data file.
-
-    Parameters
-    ----------
-    command : str
-        The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is
-        the first word.
-    folder : Path
-        Where the file is written.
-    environment : mapping of str to str, optional
-        Further environment variables of the benchmark (default: none).
-
-    Raises
-    ------
-    ValueError
-        If the benchmark fails, or prints no JSON.
-    """
+def measure(
+    # The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is the
+    # first word.
+    command: str,
+    folder: Path = FOLDER,  # where the file is written
+    # Further environment variables of the benchmark (default: none)
+    environment: Mapping[str, str] | None = None,
+) -> Path:
+    """Run a benchmark, and write what it prints as JSON into its data file."""
     words = shlex.split(command)
     if "--json" not in words:
         words.append("--json")

@@ -54,18 +54,10 @@ EXCESS = 1.0
 
 
 class Quadratics(NamedTuple):
-    """Clients with the losses ||x - θ_i||²/2, whose gradients have the noise N(0, σ_i²/d) in each entry.
+    """Clients with the losses ||x - θ_i||²/2, whose gradients have the noise N(0, σ_i²/d) in each entry."""
 
-    Attributes
-    ----------
-    optima : ndarray, shape (m, d)
-        θ.
-    variances : ndarray, shape (m,)
-        σ_i².
-    """
-
-    optima: Floats
-    variances: Floats
+    optima: Floats  # (m, d) θ
+    variances: Floats  # (m,) σ_i²
 
     @property
     def diversities(self) -> Floats:
@@ -75,24 +67,12 @@ class Quadratics(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """The result of a run of T rounds.
+    """The result of a run of T rounds."""
 
-    Attributes
-    ----------
-    squares : ndarray, shape (T,)
-        ||∇f(x_t)||² before each round.
-    variances : ndarray, shape (T,)
-        V of each round, see `bounds.phi`, given the noise of the round.
-    reciprocals : ndarray, shape (T, m)
-        1/p_i in each round.
-    gradient : float
-        The largest squared norm of a stochastic gradient.
-    """
-
-    squares: Floats
-    variances: Floats
-    reciprocals: Floats
-    gradient: float
+    squares: Floats  # (T,) ||∇f(x_t)||² before each round
+    variances: Floats  # (T,) V of each round, see `bounds.phi`, given the noise of the round
+    reciprocals: Floats  # (T, m) 1/p_i in each round
+    gradient: float  # largest squared norm of a stochastic gradient
 
 
 def make_quadratics(rng: np.random.Generator) -> Quadratics:

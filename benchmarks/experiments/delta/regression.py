@@ -21,19 +21,11 @@ from strategies.selectors.delta.practical import PracticalSelector
 
 
 class Regression(NamedTuple):
-    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples.
+    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples."""
 
-    Attributes
-    ----------
-    x, y : ndarray of float32, shape (M, samples)
-        The samples of each client, without noise.
-    noise : ndarray, shape (M,)
-        Standard deviation of the noise that is added to each entry of a client's gradients.
-    """
-
-    x: npt.NDArray[np.float32]
+    x: npt.NDArray[np.float32]  # (M, samples) samples of each client, without noise
     y: npt.NDArray[np.float32]
-    noise: Floats
+    noise: Floats  # (M,) standard deviation of the noise that is added to each entry of a client's gradients
 
     @property
     def step_variances(self) -> Floats:
@@ -120,25 +112,15 @@ def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> t
 
 
 class Run(NamedTuple):
-    """The result of one method.
+    """The result of one method."""
 
-    Attributes
-    ----------
-    losses : ndarray, shape (T,)
-        The mean loss over the clients before each round.
-    error : float
-        Sum over the rounds of the squared distance between the aggregate and the mean update.
-    norms, diversities : ndarray, shape (T, 2)
-        The largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
-    growths : ndarray, shape (2, T)
-        The largest ratio, over the clients i, of ||g_i|| to its value in the last round in which client i was
-        selected; and the same for ||g_i - mean g||. NaN in the first round.
-    """
-
-    losses: Floats
-    error: float
+    losses: Floats  # (T,) mean loss over the clients before each round
+    error: float  # sum over the rounds of the squared distance between the aggregate and the mean update
+    # (T, 2) largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
     norms: Floats
     diversities: Floats
+    # (2, T) The largest ratio, over the clients i, of ||g_i|| to its value in the last round in which client
+    # i was selected; and the same for ||g_i - mean g||. NaN in the first round.
     growths: Floats
 
 
@@ -150,19 +132,14 @@ def make_selector(method: Method, num_clients: int, seed: int) -> Selector:
     )
 
 
-def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
-    """Return what the server learns from the selected clients, if all respond.
-
-    Parameters
-    ----------
-    g : ndarray, shape (M, 2)
-        The updates of all clients.
-    variances : ndarray, shape (M,)
-        The variances of their gradients.
-    selection : Selection
-        The selected clients. Diversities are distances from the mean of these clients' updates, with the
-        selection's weights.
-    """
+def feedback_of(
+    g: Floats,  # (M, 2) updates of all clients
+    variances: Floats,  # (M,) variances of their gradients
+    # The selected clients. Diversities are distances from the mean of these clients' updates, with the
+    # selection's weights.
+    selection: Selection,
+) -> Feedback:
+    """Return what the server learns from the selected clients, if all respond."""
     updates = g[selection.clients]
     mean = selection.weights @ updates / selection.weights.sum()
     return Feedback(
@@ -199,33 +176,18 @@ def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds
 
 
 def run_regression(
-    seed: int,
+    seed: int,  # Seed, and T
     num_rounds: int = 2000,
-    noises: tuple[int, ...] = (20, 30, 40),
+    noises: tuple[int, ...] = (20, 30, 40),  # values of ν to compare
+    # (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of the
+    # first loss is reached.
     start: tuple[float, float] = OPTIMUM,
-    num_clients: int = 20,
+    num_clients: int = 20,  # M, and the number of samples of each client
     num_samples: int = 1000,
-    optimum: tuple[float, float] = OPTIMUM,
-    quick: bool = False,
+    optimum: tuple[float, float] = OPTIMUM,  # true (A, b)
+    quick: bool = False,  # whether to train for a tenth of the rounds
 ) -> Outcome:
-    """Train the regression with 10 clients a round.
-
-    Parameters
-    ----------
-    seed, num_rounds : int
-        Seed, and T.
-    noises : tuple of int
-        The values of ν to compare.
-    start : tuple of float
-        (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of
-        the first loss is reached.
-    num_clients, num_samples : int
-        M, and the number of samples of each client.
-    optimum : tuple of float
-        The true (A, b).
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    """
+    """Train the regression with 10 clients a round."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

@@ -95,20 +95,11 @@ LOCAL_STEPS, BATCH_SIZE = 5, 32
 
 @dataclass(frozen=True)
 class Backbone:
-    """The training method that the selectors are combined with.
+    """The training method that the selectors are combined with."""
 
-    Attributes
-    ----------
-    make_strategy : Callable or None
-        Makes the server strategy; None = FedAvg.
-    proximal_mu : float
-        FedProx's μ; 0 = no proximal term.
-    variates : {"fedvarp"} or None
-        Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
-    """
-
-    make_strategy: Callable[[], Strategy] | None = None
-    proximal_mu: float = 0.0
+    make_strategy: Callable[[], Strategy] | None = None  # makes the server strategy; None = FedAvg
+    proximal_mu: float = 0.0  # FedProx's μ; 0 = no proximal term
+    # Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
     variates: Literal["fedvarp"] | None = None
 
 
@@ -118,37 +109,19 @@ PROXIMAL = Backbone(proximal_mu=0.01)
 
 @dataclass(frozen=True)
 class Federation:
-    """The data, the model and the training.
+    """The data, the model and the training."""
 
-    Attributes
-    ----------
-    kernel : Kernel or Callable
-        The kernel, or a function without arguments that makes the kernel (for networks in torch).
-    partition : str
-        Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
-    num_clients, clients_per_round, num_rounds : int
-        M, K and T.
-    learning_rate : float
-        Learning rate of local SGD, which takes 5 steps on mini-batches of 32.
-    evaluate_every : int
-        Number of rounds between two measurements of the accuracy. T is a multiple of it.
-    threshold : float
-        Accuracy in %. The tables show the number of rounds to reach it.
-    backbone : Backbone
-        The training method that the selectors are combined with.
-    common_threshold : float, optional
-        A second threshold, in a column of its own. It is the same in all groups of rows of a table.
-    """
-
+    # kernel, or a function without arguments that makes the kernel (for networks in torch)
     kernel: Kernel | Callable[[], Kernel]
-    partition: str
-    num_clients: int
+    partition: str  # distribution of the training images over the clients, see `tasks.partitions.FORMS`
+    num_clients: int  # M, K and T
     clients_per_round: int
     num_rounds: int
-    learning_rate: float
-    evaluate_every: int
-    threshold: float
-    backbone: Backbone = Backbone()
+    learning_rate: float  # learning rate of local SGD, which takes 5 steps on mini-batches of 32
+    evaluate_every: int  # number of rounds between two measurements of the accuracy. T is a multiple of it.
+    threshold: float  # accuracy in %. The tables show the number of rounds to reach it.
+    backbone: Backbone = Backbone()  # training method that the selectors are combined with
+    # A second threshold, in a column of its own. It is the same in all groups of rows of a table.
     common_threshold: float | None = None
 
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
@@ -166,21 +139,11 @@ class Federation:
 
 
 class Run(NamedTuple):
-    """The result of one selector.
+    """The result of one selector."""
 
-    Attributes
-    ----------
-    accuracy : Curve
-        Test accuracy in %, after the rounds in which it is measured.
-    norms : ndarray, shape (T, 2)
-        The mean and the least ||g_m|| of the selected clients in each round.
-    seconds : ndarray, shape (T,)
-        The time of each round on this machine, without measurements of the accuracy.
-    """
-
-    accuracy: Curve
-    norms: Floats
-    seconds: Floats
+    accuracy: Curve  # test accuracy in %, after the rounds in which it is measured
+    norms: Floats  # (T, 2) mean and the least ||g_m|| of the selected clients in each round
+    seconds: Floats  # (T,) time of each round on this machine, without measurements of the accuracy
 
     def best(self, count: int, until: int | None = None) -> float:
         """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
@@ -247,34 +210,16 @@ def train_all(
 
 
 def run_figure(
-    seed: int,
-    path: Path,
+    seed: int,  # seed of the split, the training and the selectors
+    path: Path,  # data set as an .npz file
     *,
     federation: Federation,
-    methods: Mapping[str, Method],
-    baseline: str = BASELINE,
-    dataset: str = "mnist",
-    quick: bool = False,
+    methods: Mapping[str, Method],  # row of the table -> selector
+    baseline: str = BASELINE,  # row with which the others are compared
+    dataset: str = "mnist",  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
+    quick: bool = False,  # whether to train for a fifth of the rounds
 ) -> Outcome:
-    """Compare selectors as in figures 2 and 6: accuracies over the rounds, and norms of the selected clients.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the training and the selectors.
-    path : Path
-        The data set as an .npz file.
-    federation : Federation
-        The federation.
-    methods : mapping of str to Method
-        Row of the table -> selector.
-    baseline : str
-        The row with which the others are compared.
-    dataset : str (default: "mnist")
-        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
-    quick : bool (default: False)
-        Whether to train for a fifth of the rounds.
-    """
+    """Compare selectors as in figures 2 and 6: accuracies over the rounds, norms of the selected clients."""
     federation = federation.quick() if quick else federation
     end = federation.num_rounds
     stages = {"at 1/5": end // 5, "at 3/5": 3 * end // 5, "at the end": end}
@@ -296,23 +241,14 @@ def run_table(
     seed: int,
     path: Path,
     *,
-    federations: Mapping[str, Federation],
+    federations: Mapping[str, Federation],  # prefix of a group's row labels -> federation
     methods: Mapping[str, Method] = METHODS,
     dataset: str = "mnist",
+    # Whether the table has the seconds to the threshold, which differ between runs with the same seed.
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations. Each federation is a group of rows.
-
-    Parameters
-    ----------
-    seed, path, methods, dataset, quick
-        See `run_figure`.
-    timed : bool (default: False)
-        Whether the table has the seconds to the threshold, which differ between runs with the same seed.
-    federations : mapping of str to Federation
-        Prefix of a group's row labels -> federation.
-    """
+    """Compare selectors as in the paper's tables, in several federations, each a group of rows."""
     images = datasets.load(dataset, str(path))
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

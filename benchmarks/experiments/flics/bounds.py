@@ -31,34 +31,18 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """The constants of the bound that do not depend on the selection.
+    """The constants of the bound that do not depend on the selection."""
 
-    Attributes
-    ----------
-    smoothness : float
-        L.
-    noise, spread, gradient : float
-        σ_L², σ_G² and G²: bounds of the variance of a stochastic gradient g, of ||∇F_j - ∇f||², and of
-        ||g||².
-    local_rate, global_rate : float
-        η_L and η.
-    steps : int
-        T_L, the number of local steps.
-    shares : ndarray, shape (G,)
-        p, the groups' weights in the objective f.
-    gap : float
-        f(w_0) - f(w*).
-    """
-
-    smoothness: float
+    smoothness: float  # L
+    # σ_L², σ_G² and G²: bounds of the variance of a stochastic gradient g, of ||∇F_j - ∇f||², and of ||g||².
     noise: float
     spread: float
     gradient: float
-    local_rate: float
+    local_rate: float  # η_L and η
     global_rate: float
-    steps: int
-    shares: Floats
-    gap: float
+    steps: int  # T_L, the number of local steps
+    shares: Floats  # (G,) p, the groups' weights in the objective f
+    gap: float  # f(w_0) - f(w*)
 
     @property
     def _crowding(self) -> float:
@@ -102,22 +86,17 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 
 
 def around_eq_7(
-    shares: Floats, estimates: Floats, final: Floats, clients: Floats
+    shares: Floats,  # (G,) p
+    estimates: Floats,  # (T, G) ŝ(t)
+    # (G,) s, and n, the number of clients of each group, which the paper writes without an index
+    final: Floats,
+    clients: Floats,
 ) -> tuple[Floats, Floats, Floats]:
     """Return three arrays (T,): a lower bound of the right side of eq. 7, this side, and an upper bound.
 
     The bounds are those in the text after eq. 7:
     (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
     round t is the largest |s_j/ŝ_j(t) - 1|. With this ε, both bounds hold if no s_j or ŝ_j(t) is above n_j.
-
-    Parameters
-    ----------
-    shares : ndarray, shape (G,)
-        p.
-    estimates : ndarray, shape (T, G)
-        ŝ(t).
-    final, clients : ndarray, shape (G,)
-        s, and n, the number of clients of each group, which the paper writes without an index.
     """
     ratios = final / estimates
     error = np.abs(ratios - 1).max(axis=1)
@@ -126,23 +105,17 @@ def around_eq_7(
     return (1 - error) * main - constant, middle, (1 + error) * main - constant
 
 
-def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
+def remainder(
+    of: Constants,
+    error: float,  # ε̂, see `participation_error`
+    variances: Floats,  # (T,) see `selection_variance`
+    c: float,  # a number above 0 and at most `Constants.margin`
+) -> float:
     """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
 
     The last term of C is printed as a sum over T rounds, but the proof divides by T. The printed t_L is T_L.
     Section III and the end of the proof print the factor σ_L² + G²; the theorem in appendix B lacks it. The
     sum of T_L gradients would need T_L σ_L² + T_L² G².
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    error : float
-        ε̂, see `participation_error`.
-    variances : ndarray, shape (T,)
-        See `selection_variance`.
-    c : float
-        A number above 0 and at most `Constants.margin`.
     """
     step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
     noise = size * step * error**2 * of.noise * squares / 2

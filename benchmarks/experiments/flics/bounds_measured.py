@@ -45,20 +45,14 @@ def corollary(num_rounds: int) -> Rates:
 
 
 def descend(
-    optima: Floats, took_part: Floats, estimates: Floats, rng: np.random.Generator, rates: Rates = RATES
+    optima: Floats,  # (G, d) θ
+    took_part: Floats,  # (T, G) see `variance_above_optimum.toss`
+    estimates: Floats,
+    # Source of the gradients' noise. The noise of a gradient has the variance σ_L².
+    rng: np.random.Generator,
+    rates: Rates = RATES,  # η_L and η
 ) -> Floats:
     """Train with FLICS-AVG: w <- w + η sum_j (p_j/ŝ_j(t)) times the sum of the updates of group j.
-
-    Parameters
-    ----------
-    optima : ndarray, shape (G, d)
-        θ.
-    took_part, estimates : ndarray, shape (T, G)
-        See `variance_above_optimum.toss`.
-    rng : np.random.Generator
-        Source of the gradients' noise. The noise of a gradient has the variance σ_L².
-    rates : Rates
-        η_L and η.
 
     Returns
     -------

@@ -65,29 +65,17 @@ SPARSITY, SAMPLES = 0.1, 100
 
 
 class Size(NamedTuple):
-    """The size of the experiment.
+    """The size of the experiment."""
 
-    Attributes
-    ----------
-    num_clients, clients_per_round, num_rounds, local_steps, batch_size : int
-        M, k, T, and the number and size of the mini-batches.
-    rate, adam_rate : float
-        Learning rates of the clients, and of the server in the trials with Adam.
-    evaluate_every : int
-        Number of rounds between two measurements. T is a multiple of it.
-    largest : float
-        The largest mean number of available clients of a group.
-    """
-
-    num_clients: int = 500
+    num_clients: int = 500  # M, k, T, and the number and size of the mini-batches
     clients_per_round: int = 10
     num_rounds: int = 10_000
     local_steps: int = 5
     batch_size: int = 20
-    rate: float = 0.1
+    rate: float = 0.1  # learning rates of the clients, and of the server in the trials with Adam
     adam_rate: float = 0.01
-    evaluate_every: int = 100
-    largest: float = 20.0
+    evaluate_every: int = 100  # number of rounds between two measurements. T is a multiple of it.
+    largest: float = 20.0  # largest mean number of available clients of a group
 
 
 def coarse_labels() -> Ints:

@@ -90,24 +90,13 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
 
 
 class Problem(NamedTuple):
-    """The data, the model and the test samples.
+    """The data, the model and the test samples."""
 
-    Attributes
-    ----------
-    data : FederatedData
-        The clients' training samples, with the clients' groups.
-    kernel : Kernel
-        The model.
-    tests : tuple of Dataset
-        Several sets of test samples.
-    mixtures : ndarray, shape (G, number of test sets)
-        The weight of each test set for each group, rows sum to 1. The accuracy of a group is the weighted
-        mean of the accuracies on the test sets.
-    """
-
-    data: FederatedData
-    kernel: Kernel
-    tests: tuple[Dataset, ...]
+    data: FederatedData  # clients' training samples, with the clients' groups
+    kernel: Kernel  # model
+    tests: tuple[Dataset, ...]  # several sets of test samples
+    # (G, number of test sets) The weight of each test set for each group, rows sum to 1. The accuracy of a
+    # group is the weighted mean of the accuracies on the test sets.
     mixtures: Floats
 
 

@@ -84,20 +84,15 @@ BETA = 1.0
 mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
-def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def toss(
+    a: Floats,  # (T, G) number of available clients of each group
+    k: Floats,  # (T,) budget K(t) of each round
+    rng: np.random.Generator,  # source of the coin tosses
+) -> tuple[Floats, Floats]:
     """Let clients toss coins to decide whether they take part, with the rates of FLICS.
 
     An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
     group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
-
-    Parameters
-    ----------
-    a : ndarray, shape (T, G)
-        The number of available clients of each group.
-    k : ndarray, shape (T,)
-        The budget K(t) of each round.
-    rng : np.random.Generator
-        Source of the coin tosses.
 
     Returns
     -------

@@ -21,18 +21,10 @@ from strategies.selectors import Selector, create
 
 
 class Setting(NamedTuple):
-    """A stream and the size of its federation.
+    """A stream and the size of its federation."""
 
-    Attributes
-    ----------
-    make : MakeStream
-        The function that makes the stream.
-    num_clients, clients_per_round, num_rounds : int
-        M, K and T.
-    """
-
-    make: MakeStream
-    num_clients: int
+    make: MakeStream  # function that makes the stream
+    num_clients: int  # M, K and T
     clients_per_round: int
     num_rounds: int
 

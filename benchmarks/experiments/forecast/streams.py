@@ -20,18 +20,10 @@ norms."""
 
 
 class Stream(NamedTuple):
-    """The norms of all clients in all rounds.
+    """The norms of all clients in all rounds."""
 
-    Attributes
-    ----------
-    sizes : ndarray, shape (M,)
-        Data sizes of the clients, > 0.
-    norms : ndarray, shape (T, M)
-        ||g_m|| of each client in each round.
-    """
-
-    sizes: Floats
-    norms: Floats
+    sizes: Floats  # (M,) data sizes of the clients, > 0
+    norms: Floats  # (T, M) ||g_m|| of each client in each round
 
 
 MakeStream = Callable[[np.random.Generator, int, int], Stream]
@@ -138,17 +130,13 @@ STREAMS: dict[str, MakeStream] = {
 }
 
 
-def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int) -> float:
+def regret_on_stream(
+    make: MakeSelector,  # function that makes the selector from the data sizes (M,)
+    stream: Stream,  # the stream. All its rounds are run.
+    # K in the formula of the regret. The selector must draw as many clients in a round.
+    clients_per_round: int,
+) -> float:
     """Return the cumulative regret of a selector on a stream.
-
-    Parameters
-    ----------
-    make : callable
-        Function that makes the selector from the data sizes (M,).
-    stream : Stream
-        The stream. All its rounds are run.
-    clients_per_round : int
-        K in the formula of the regret. The selector must draw as many clients in a round.
 
     Returns
     -------

@@ -34,21 +34,11 @@ MARGIN = 10.0
 
 
 class Comparator(NamedTuple):
-    """Probabilities that the regret is measured against.
+    """Probabilities that the regret is measured against."""
 
-    Attributes
-    ----------
-    q : ndarray, shape (T, M)
-        The probabilities.
-    losses : float
-        The sum of l_t(q^t).
-    variation : float
-        TV(q), the sum of the L1 distances between q of successive rounds.
-    """
-
-    q: Floats
-    losses: float
-    variation: float
+    q: Floats  # (T, M) probabilities
+    losses: float  # sum of l_t(q^t)
+    variation: float  # TV(q), the sum of the L1 distances between q of successive rounds
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:

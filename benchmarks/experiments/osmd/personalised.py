@@ -35,21 +35,11 @@ MU, STEP, CONDITION, SPREAD = 1.0, 0.1, 25.0, 1.5
 
 
 class Quadratics(NamedTuple):
-    """The clients' losses, see the module's docstring.
+    """The clients' losses, see the module's docstring."""
 
-    Attributes
-    ----------
-    curvature : ndarray, shape (M, d)
-        The diagonal of each A_m.
-    mine : ndarray, shape (M, d)
-        The minimisers a'_m of the clients' losses on training samples.
-    held : ndarray, shape (M, d)
-        The minimisers a_m of the clients' losses on held-out samples.
-    """
-
-    curvature: Floats
-    mine: Floats
-    held: Floats
+    curvature: Floats  # (M, d) diagonal of each A_m
+    mine: Floats  # (M, d) minimisers a'_m of the clients' losses on training samples
+    held: Floats  # (M, d) minimisers a_m of the clients' losses on held-out samples
 
     def personal(self, w: Floats) -> Floats:
         """Return the personal models β_m(w) (M, d)."""

@@ -70,34 +70,18 @@ REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
 
 
 def compare(
-    seed: int,
+    seed: int,  # seed of the problem, the mini-batches and the selectors
     num_rounds: int = T,
-    quick: bool = False,
+    quick: bool = False,  # whether to train for a tenth of the rounds
     *,
-    make: Make,
+    make: Make,  # makes the selectors
+    # Columns of the table: name -> function of the row's track and the first row's track
     measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
+    # `train`, `train_scaffold` or a partial form of one of them
     training: Callable[..., list[Track]] = train,
     spread: Literal["variance", "std"] = "variance",
 ) -> Outcome:
-    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the problem, the mini-batches and the selectors.
-    num_rounds : int
-        T.
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    make : Make
-        Makes the selectors.
-    measures : Mapping[str, Callable]
-        Columns of the table: name -> function of the row's track and the first row's track.
-    training : Callable
-        `train`, `train_scaffold` or a partial form of one of them.
-    spread : "variance" or "std"
-        See `unlike_clients`.
-    """
+    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`."""
     num_rounds = _rounds(num_rounds, quick)
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:

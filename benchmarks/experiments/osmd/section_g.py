@@ -144,30 +144,15 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
 
 def run(
-    seed: int,
+    seed: int,  # seed of the split, the mini-batches and the selectors
     data: Path,
-    ways: Ways = SKEWED_WAYS,
-    step_size: float = 0.075,
-    quick: bool = False,
+    ways: Ways = SKEWED_WAYS,  # ways to train
+    step_size: float = 0.075,  # μ
+    quick: bool = False,  # whether to train for a tenth of the rounds
+    # (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]] = _trials,
 ) -> Outcome:
-    """Train with every selector, in every way.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the mini-batches and the selectors.
-    data : Path
-        See `section_g`.
-    ways : Ways
-        The ways to train.
-    step_size : float
-        μ.
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    rows : Callable
-        (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`.
-    """
+    """Train with every selector, in every way."""
     cells: dict[Cell, float] = {}
     losses: dict[str, dict[str, Curve]] = {}
     regrets: dict[str, dict[str, Curve]] = {}

@@ -39,22 +39,13 @@ BY_DATA = Trial("d=6, q∝p", "pow-d", {"num_candidates": 6, "averaging": "sizes
 
 
 class Descent(NamedTuple):
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes
-    ----------
-    gaps : ndarray, shape (R + 1,)
-        F(w) - F* before each round, and after the last.
-    gradient : float
-        The largest squared norm of any client's gradient at any global model of the run. In local
-        training, the model comes nearer to the client's optimum, so the client's gradient does not grow.
-    path : ndarray, shape (R + 1, v)
-        The global models.
-    """
-
-    gaps: Floats
+    gaps: Floats  # (R + 1,) F(w) - F* before each round, and after the last
+    # The largest squared norm of any client's gradient at any global model of the run. In local training, the
+    # model comes nearer to the client's optimum, so the client's gradient does not grow.
     gradient: float
-    path: Floats
+    path: Floats  # (R + 1, v) global models
 
 
 def descend(problem: Quadratic, selector: Selector, num_rounds: int, rate: Callable[[int], float]) -> Descent:
@@ -121,20 +112,15 @@ def _skews(
 
 
 def run_bounds(
-    seed: int, num_rounds: int = 3000, num_points: int = 60, num_samples: int = 4000, quick: bool = False
+    seed: int,  # Seed, and the number of rounds of τ iterations each
+    num_rounds: int = 3000,
+    # Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
+    # candidates for each model.
+    num_points: int = 60,
+    num_samples: int = 4000,
+    quick: bool = False,  # whether to use a tenth of the rounds, and a quarter of the models and sets
 ) -> Outcome:
-    """Train with the learning rates of the theorems, and compare the gap with its bound in each round.
-
-    Parameters
-    ----------
-    seed, num_rounds : int
-        Seed, and the number of rounds of τ iterations each.
-    num_points, num_samples : int
-        Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
-        candidates for each model.
-    quick : bool
-        Whether to use a tenth of the rounds, and a quarter of the models and sets.
-    """
+    """Train with the learning rates of the theorems, and compare the gap with its bound in each round."""
     if quick:
         num_rounds, num_points, num_samples = num_rounds // 10, num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)

@@ -27,38 +27,21 @@ def _accuracy_at(curve: Curve, round: int) -> float:
 
 
 def run(
-    seed: int,
-    file: Path,
+    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
+    file: Path,  # an .npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``
     *,
-    cases: tuple[Case, ...],
+    cases: tuple[Case, ...],  # the cases. Each case is a group of rows.
+    # The trials. Each trial is a row of every group, and is compared with the trial labelled "rand".
     trials: tuple[Trial, ...],
+    # Accuracies in %. For each there is a column with the first round whose accuracy reaches it; the column
+    # of 60 % is R60.
     targets: tuple[float, ...],
-    early: tuple[int, ...] = (80,),
+    early: tuple[int, ...] = (80,),  # rounds at which accuracies are compared, in addition to the last round
+    # Whether the table has a column for t_comp, the duration of a round, see `mnist_training.Clock`.
     timed: bool = False,
-    quick: bool = False,
+    quick: bool = False,  # whether to run only the first 40 rounds
 ) -> Outcome:
-    """Train all trials in all cases.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the mini-batches, the initial model and the selectors.
-    file : Path
-        An .npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
-    cases : tuple of Case
-        The cases. Each case is a group of rows.
-    trials : tuple of Trial
-        The trials. Each trial is a row of every group, and is compared with the trial labelled "rand".
-    targets : tuple of float
-        Accuracies in %. For each there is a column with the first round whose accuracy reaches it; the
-        column of 60 % is R60.
-    early : tuple of int
-        Rounds at which accuracies are compared, in addition to the last round.
-    timed : bool
-        Whether the table has a column for t_comp, the duration of a round, see `mnist_training.Clock`.
-    quick : bool
-        Whether to run only the first 40 rounds.
-    """
+    """Train all trials in all cases."""
     if quick:
         cases = tuple(each._replace(num_rounds=WINDOW) for each in cases)
     cells: dict[Cell, float] = {}

@@ -53,93 +53,46 @@ deviation of the logarithm of these seconds, see `Clock`."""
 
 
 class Trial(NamedTuple):
-    """A selector to train with.
+    """A selector to train with."""
 
-    Attributes
-    ----------
-    label : str
-        Row of the table.
-    selector : str
-        Name of the selector in the registry.
-    settings : dict
-        Keyword arguments of the selector.
-    clients_per_round : int
-        The paper's m.
-    num_rounds : int
-        Maximum number of rounds; 0 = as many as the case has.
-    """
-
-    label: str
-    selector: str
+    label: str  # row of the table
+    selector: str  # name of the selector in the registry
+    # Keyword arguments of the selector
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
-    clients_per_round: int = 3
-    num_rounds: int = 0
+    clients_per_round: int = 3  # paper's m
+    num_rounds: int = 0  # maximum number of rounds; 0 = as many as the case has
 
 
 class Case(NamedTuple):
-    """The split of the data, and how all trials are trained on it.
+    """The split of the data, and how all trials are trained on it."""
 
-    Attributes
-    ----------
-    alpha : float
-        α of the Dirichlet distribution, > 0.
-    num_rounds : int
-        T.
-    batch_size, local_steps : int
-        b and τ.
-    in_turns : bool
-        Whether only half of the clients is available in a round (appendix G.3). The two halves take turns,
-        and each client of the current half is unavailable with probability 0.1.
-    name : str
-        Prefix of the row labels if an experiment has several cases, otherwise "".
-    dropout : float
-        The probability with which a unit of the first hidden layer is dropped in training.
-    """
-
-    alpha: float
-    num_rounds: int
-    batch_size: int = BATCH_SIZE
+    alpha: float  # α of the Dirichlet distribution, > 0
+    num_rounds: int  # T
+    batch_size: int = BATCH_SIZE  # b and τ
     local_steps: int = STEPS
+    # Whether only half of the clients is available in a round (appendix G.3). The two halves take turns, and
+    # each client of the current half is unavailable with probability 0.1.
     in_turns: bool = False
-    name: str = ""
-    dropout: float = 0.0
+    name: str = ""  # prefix of the row labels if an experiment has several cases, otherwise ""
+    dropout: float = 0.0  # probability with which a unit of the first hidden layer is dropped in training
 
 
 class Federation(NamedTuple):
-    """The images.
+    """The images."""
 
-    Attributes
-    ----------
-    data : FederatedData
-        The training images of all clients.
-    test : Dataset
-        The images on which the accuracy is measured.
-    some : Dataset
-        The images on which the training loss is measured: every eighth training image, so an eighth of each
-        client's images.
-    """
-
-    data: FederatedData
-    test: Dataset
+    data: FederatedData  # training images of all clients
+    test: Dataset  # images on which the accuracy is measured
+    # images on which the training loss is measured: every eighth training image, so an eighth of each
+    # client's images.
     some: Dataset
 
 
 class Track(NamedTuple):
-    """The result of one trial.
+    """The result of one trial."""
 
-    Attributes
-    ----------
-    accuracy : Curve
-        Test accuracy in % after rounds 5, 10, ...
-    loss : Curve
-        Training loss in nats after rounds 20, 40, ...
-    seconds : float
-        t_comp in seconds, the mean over the rounds.
-    """
-
-    accuracy: Curve
-    loss: Curve
-    seconds: float
+    accuracy: Curve  # test accuracy in % after rounds 5, 10, ...
+    loss: Curve  # training loss in nats after rounds 20, 40, ...
+    seconds: float  # t_comp in seconds, the mean over the rounds
 
 
 def make_federation(file: Path, seed: int, alpha: float) -> Federation:

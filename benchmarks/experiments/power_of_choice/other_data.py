@@ -46,40 +46,21 @@ from tasks.partitions import dirichlet
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set, its clients and their training.
+    """A data set, its clients and their training."""
 
-    Attributes
-    ----------
-    dataset : str
-        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
-    kernel : Callable
-        Function that makes the kernel, which trains the model.
-    num_clients, num_rounds, batch_size, local_steps : int
-        K, T, b and τ.
-    rate : float
-        η in round 1.
-    halved : tuple of int
-        Rounds after which η is halved.
-    alphas : tuple of float
-        One α of the Dirichlet distribution for each group of rows; () = each client is a user of the
-        data set.
-    evaluate_every : int
-        Number of rounds between two measurements of the accuracy. T is a multiple of this number.
-    min_samples : int
-        The least number of samples of a user that becomes a client.
-    """
-
-    dataset: str
-    kernel: Callable[[], Kernel]
-    num_clients: int
+    dataset: str  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
+    kernel: Callable[[], Kernel]  # function that makes the kernel, which trains the model
+    num_clients: int  # K, T, b and τ
     num_rounds: int
     batch_size: int
     local_steps: int
-    rate: float
-    halved: tuple[int, ...] = ()
+    rate: float  # η in round 1
+    halved: tuple[int, ...] = ()  # rounds after which η is halved
+    # One α of the Dirichlet distribution for each group of rows; () = each client is a user of the data set.
     alphas: tuple[float, ...] = ()
+    # Number of rounds between two measurements of the accuracy. T is a multiple of this number.
     evaluate_every: int = 10
-    min_samples: int = 32
+    min_samples: int = 32  # least number of samples of a user that becomes a client
 
     def learning_rate(self, round: int) -> float:
         """Return η of a round."""
@@ -145,23 +126,14 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
 
 
 def run(
-    seed: int, file: Path, *, setting: Setting, trials: tuple[Trial, ...], quick: bool = False
+    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
+    file: Path,  # data set as an .npz file
+    *,
+    setting: Setting,  # data set, its clients and their training
+    trials: tuple[Trial, ...],  # the trials. Each is compared with the trial labelled "rand".
+    quick: bool = False,  # whether to train for two rounds of at most 8 steps only
 ) -> Outcome:
-    """Train all trials, for each α.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the mini-batches, the initial model and the selectors.
-    file : Path
-        The data set as an .npz file.
-    setting : Setting
-        The data set, its clients and their training.
-    trials : tuple of Trial
-        The trials. Each is compared with the trial labelled "rand".
-    quick : bool (default: False)
-        Whether to train for two rounds of at most 8 steps only.
-    """
+    """Train all trials, for each α."""
     if quick:
         setting = replace(setting, num_rounds=2, evaluate_every=1, local_steps=min(8, setting.local_steps))
     cells: dict[Cell, float] = {}

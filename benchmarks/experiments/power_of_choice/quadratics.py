@@ -23,20 +23,11 @@ RANDOM = "rand"
 
 
 class Trial(NamedTuple):
-    """A selector to train with.
+    """A selector to train with."""
 
-    Attributes
-    ----------
-    label : str
-        Row of the table.
-    selector : str
-        Name in the registry.
-    settings : dict
-        Keyword arguments of the selector.
-    """
-
-    label: str
-    selector: str
+    label: str  # row of the table
+    selector: str  # name in the registry
+    # Keyword arguments of the selector
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
@@ -54,21 +45,11 @@ def ask_and_select(selector: Selector, round: int, losses: Callable[[Ints], Floa
 
 
 class Quadratic(NamedTuple):
-    """Clients with quadratic losses, on which gradient descent is known in closed form.
+    """Clients with quadratic losses, on which gradient descent is known in closed form."""
 
-    Attributes
-    ----------
-    sizes : ndarray, shape (M,)
-        The clients' shares p_k of the data, which sum to 1.
-    curvatures : ndarray, shape (M,)
-        h_k > 0.
-    optima : ndarray, shape (M, v)
-        The clients' minimisers w_k*, at which F_k is 0.
-    """
-
-    sizes: Floats
-    curvatures: Floats
-    optima: Floats
+    sizes: Floats  # (M,) clients' shares p_k of the data, which sum to 1
+    curvatures: Floats  # (M,) h_k > 0
+    optima: Floats  # (M, v) clients' minimisers w_k*, at which F_k is 0
 
     @property
     def optimum(self) -> Floats:
@@ -85,21 +66,12 @@ class Quadratic(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """The result of training on quadratic losses.
+    """The result of training on quadratic losses."""
 
-    Attributes
-    ----------
-    gaps : ndarray, shape (T + 1,)
-        The gap (F(w) - F*) / (F(w_0) - F*) before each round, and at the end after the last round.
-    counts : ndarray, shape (M,)
-        How often each client was drawn.
-    path : ndarray, shape (21, v)
-        The model w before rounds 0, T/20, 2T/20, ..., and after the last round.
-    """
-
+    # (T + 1,) gap (F(w) - F*) / (F(w_0) - F*) before each round, and at the end after the last round
     gaps: Floats
-    counts: Floats
-    path: Floats
+    counts: Floats  # (M,) how often each client was drawn
+    path: Floats  # (21, v) model w before rounds 0, T/20, 2T/20, ..., and after the last round
 
 
 def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic:
@@ -114,18 +86,12 @@ def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic
     return Quadratic(sizes / sizes.sum(), curvatures, e / curvatures[:, None])
 
 
-def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
-    """Train by federated averaging on quadratic losses, from w = (1, ..., 1).
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The clients.
-    selector : Selector
-        A selector that does not learn from updates.
-    num_rounds : int
-        T, a multiple of 20.
-    """
+def descend(
+    problem: Quadratic,  # clients
+    selector: Selector,  # a selector that does not learn from updates
+    num_rounds: int,  # T, a multiple of 20
+) -> Descent:
+    """Train by federated averaging on quadratic losses, from w = (1, ..., 1)."""
     # τ steps of gradient descent multiply w - w_k* by (1 - η h_k)^τ.
     moves: Floats = 1 - (1 - STEP_SIZE * problem.curvatures) ** STEPS
     optimum, w = problem.optimum, np.ones(problem.optima.shape[1])
@@ -194,27 +160,19 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, qu
 
 
 def selection_shares(
-    problem: Quadratic, selector: Selector, points: Floats, num_samples: int, by_data: bool = False
+    problem: Quadratic,  # clients
+    selector: Selector,  # `md` or `pow-d`
+    points: Floats,  # (P, v) models
+    num_samples: int,  # number of sets of candidates, >= 1
+    # Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
+    # equal.
+    by_data: bool = False,
 ) -> Floats:
     """Return each client's expected weight in the aggregate (P, M) at each of P models. Rows sum to 1.
 
     The selector draws the candidates of `num_samples` rounds. From each set of candidates, the K clients with
     the largest losses at the model are selected. ``selector.select`` does the same, but so many calls of it
     would take minutes.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The clients.
-    selector : Selector
-        `md` or `pow-d`.
-    points : ndarray, shape (P, v)
-        The models.
-    num_samples : int
-        Number of sets of candidates, >= 1.
-    by_data : bool (default: False)
-        Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
-        equal.
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
@@ -282,23 +240,13 @@ def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int)
 
 
 def run_profile(
-    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
+    seed: int,  # seed of the clients, the models and the selectors
+    num_rounds: int = 5000,  # number of rounds of training
+    num_points: int = 200,  # number of models around the optimum at which the skew is measured
+    num_samples: int = 10_000,
+    quick: bool = False,  # whether to use a quarter of the models and of the sets of candidates
 ) -> Outcome:
-    """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the clients, the models and the selectors.
-    num_rounds : int
-        Number of rounds of training.
-    num_points : int
-        Number of models around the optimum at which the skew is measured.
-    num_samples : int
-        See `selection_shares`.
-    quick : bool
-        Whether to use a quarter of the models and of the sets of candidates.
-    """
+    """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`."""
     if quick:
         num_points, num_samples = num_points // 4, num_samples // 4
     cells: dict[Cell, float] = {}

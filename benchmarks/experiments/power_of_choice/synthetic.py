@@ -21,21 +21,11 @@ CLASSES = 10
 
 
 class Samples(NamedTuple):
-    """The N samples of all clients, in the order of the clients.
+    """The N samples of all clients, in the order of the clients."""
 
-    Attributes
-    ----------
-    x : ndarray, shape (N, 61)
-        60 features of each sample, followed by a 1.
-    y : ndarray of int, shape (N,)
-        Class of each sample, 0 to 9.
-    sizes, starts : ndarray of int, shape (M,)
-        Number of samples of each client, and the index of the client's first sample.
-    """
-
-    x: Float32s
-    y: Ints
-    sizes: Ints
+    x: Float32s  # (N, 61) 60 features of each sample, followed by a 1
+    y: Ints  # (N,) class of each sample, 0 to 9
+    sizes: Ints  # (M,) number of samples of each client, and the index of the client's first sample
     starts: Ints
 
 
@@ -74,22 +64,13 @@ def synthetic_losses(samples: Samples, models: Float32s) -> Floats:
 
 
 def train_synthetic(
-    samples: Samples, models: Float32s, clients: Ints, picks: Ints, rate: float
+    samples: Samples,  # all data
+    models: Float32s,  # (n, 10, 61) models before training
+    clients: Ints,  # (n,) client of each model
+    picks: Ints,  # (n, τ, b) b samples of each of the τ steps, as indexes into the client's samples
+    rate: float,  # learning rate η
 ) -> tuple[Float32s, Floats]:
     """Train n models at once, each on one client, by mini-batch SGD.
-
-    Parameters
-    ----------
-    samples : Samples
-        All data.
-    models : ndarray, shape (n, 10, 61)
-        The models before training.
-    clients : ndarray of int, shape (n,)
-        The client of each model.
-    picks : ndarray of int, shape (n, τ, b)
-        The b samples of each of the τ steps, as indexes into the client's samples.
-    rate : float
-        The learning rate η.
 
     Returns
     -------

@@ -101,22 +101,14 @@ class Reported:
         self._selector.update(round, selection, told)
 
 
-def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the cumulative regret of a selector that learns from the norms that clients report.
-
-    Parameters
-    ----------
-    bed : str
-        One of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper.
-    trial : Trial
-        The selector.
-    column : str
-        One of `COLUMNS`.
-    seed : int
-        Seed of the norms or the problem, of the selector and of the noise.
-    num_rounds : int
-        Number of rounds.
-    """
+def regret(
+    bed: str,  # one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper
+    trial: Trial,
+    column: str,  # one of `COLUMNS`
+    seed: int,  # seed of the norms or the problem, of the selector and of the noise
+    num_rounds: int,
+) -> float:
+    """Return the cumulative regret of a selector that learns from the norms that clients report."""
 
     def make(first_norms: Floats) -> Selector:
         selector = create(
