@@ -1,51 +1,9 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. `mnist` and `other_data` have the experiments. All
-selectors of a seed share the data, the initial model and each client's mini-batches.
-
-=====================  =======================================================================================
-the paper              here
-=====================  =======================================================================================
-n of m clients         K of M clients
-FedAvg                 `md`, which draws clients in proportion to their data
-FedPracDELTA           `prac-delta`
-FedPracIS              `prac-is`
-FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; only in experiments on figures
-Cluster-based IS       `cluster-is` with two centres, from the norms of each client's last participation
-Power-of-Choice        `pow-d` with d = 2K candidates, drawn in proportion to data
-non-iid                a client's class proportions ~ Dir(α p), where p are the shares of the classes in the
-                       data, as in Hsu et al. 2019, to whom the paper refers; α = 0.5 unless an experiment
-                       gives another value; equally many images for each client
-momentum               on the server: Flower's FedAvgM, γ = 0.9
-proximal               FedProx's term, μ = 0.01
-Adagrad, Adam          Flower's FedAdagrad and FedAdam, η = 0.01
-FedVARP                with the selector's weights, so unbiased (`strategies.rounds.control_variates`)
-Acc                    mean of the five best measured test accuracies of the whole run (figure 2: ten best)
-rounds to a threshold  the first measured round with an accuracy at or above the threshold
-=====================  =======================================================================================
-
-The paper does not say:
-
-- whether FedIS and FedDELTA know all updates in Tables 4 to 7 and 9 (Table 8 repeats Table 2, which has the
-  practical forms);
-- whether Cluster-based IS uses the norms of the last participation, or all norms of the current round;
-- whether clients are drawn with replacement. Here all selectors but Power-of-Choice draw with replacement; a
-  client that is drawn twice trains once, and has the weight of two draws;
-- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, the
-  largest class has 4/5 of a client's images on average with Dir(α p), and 2/5 with α for each class;
-- whether the server or the clients apply the momentum (in the method that the paper cites, the clients do).
-
-What the paper does, and this module does not:
-
-- Power-of-Choice draws its candidates "randomly from all clients"; here this is so only if sizes are equal.
-- The importance samplers make no uniform draws (here a tenth is uniform). They do not divide diversities by
-  the number of local steps. Diversities are distances from the plain mean (here, with `prac-delta`, from the
-  weighted mean).
-- FedVARP's aggregate is the plain mean of all stored updates, after the updates of the selected clients have
-  replaced their stored ones (``variates="fedvarp-mean"``, which these experiments do not use). Selectors
-  learn from the updates (here from the updates minus the stored updates).
-- Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
+section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here. `mnist`
+and `other_data` have the experiments. All selectors of a seed share the data, the initial model and each
+client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
 """
 
 from __future__ import annotations

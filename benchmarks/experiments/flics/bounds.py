@@ -4,20 +4,7 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here; but G², as in the paper, is the
 bound of the squared norm of a gradient. F_j is the loss of group j, p_j its weight, and f = sum_j p_j F_j.
 
-Where the paper is silent or contradicts itself:
-
-- **σ_G²**: no assumption defines it. Here it is a bound of ||∇F_j - ∇f||².
-- **Σ**: Theorem 1 calls it the correlation matrix of the groups' numbers of participants, Lemma 6 their
-  covariance matrix. The proof uses the covariance, and so does this module.
-- **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. Here ||g||² <= G², as
-  the proof uses it.
-- **Learning rates**: Theorem 1 prints no condition. The proof needs ε̂ η η_L <= 1/(T_L L), but prints
-  η η_L < 1/(T_L L). `Constants.margin` checks the printed condition.
-- **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)); Lemmas 5 and 7 have this term with
-  a plus, and the term in brackets must be at most 0. The probability in the text after eq. 7 must be 1 - δ.
-  Assumption 2 prints v for w.
-- **η**: Theorem 1's server step has no η, but the theorem's bound, Corollary 1.1 and the proof (eq. 9) have
-  one. Here the step is η times the aggregate, as in the proof.
+docs/results/flics.md says where the paper is silent or contradicts itself.
 """
 
 from __future__ import annotations

@@ -2,17 +2,7 @@
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", section IV. The data were not available here, so this experiment has no results yet.
-
-- **Clients**: 500 with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021, to which the
-  paper refers. Each client draws coarse labels by its own distribution ~ Dir(0.1). (There the fine labels
-  follow a second Dirichlet distribution, and images are cropped and flipped; here fine labels are uniform,
-  and images are whole.)
-- **Groups**: a client's group is its most probable coarse label. The paper does not give the weights p: here
-  a group's weight is its share of the clients. The accuracy in the table is the unweighted mean over the
-  groups.
-- **Availability**: the paper's parameters are in an appendix that we do not have. Here a group has about 25
-  clients, and the mean number of available clients rises geometrically from 1 in the first group (4 for the
-  process "uniform") to 20 in the last (100 in `table_1`).
+docs/results/flics.md describes the data, the clients and the networks.
 """
 
 from __future__ import annotations

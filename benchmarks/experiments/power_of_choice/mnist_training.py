@@ -1,27 +1,9 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G. The batched simulator trains the clients. `mnist` defines the
-experiments.
-
-=====================================  ==============================================================
-the paper                              here
-=====================================  ==============================================================
-K = 100 clients, C, m = max(CK, 1)     M = 100 clients, K = `clients_per_round` of 3 (C = .03) or 10
-rand: m draws with replacement by p_k  `md`
-pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
-plain averages of the m models         the weights 1/K; with `md` N_m/K, for N_m draws of client m
-q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
-q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
-Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as the
-                                       paper's text says (in Hsu et al. 2019, whom it cites, sizes are
-                                       equal)
-.8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
-MLP [64, 30], with dropout             the same; on MNIST only `poc-mnist-dropout` has dropout
-ξ (a mini-batch), drawn at random      drawn without replacement until too few samples are left
-τ, b, η; η halved at 150 and 300       `local_steps`, `batch_size`, `learning_rate` of the round
-t_comp                                 simulated, see `Clock`
-=====================================  ==============================================================
+section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here. The
+batched simulator trains the clients. `mnist` defines the experiments. The paper's C, m and K are here
+K = `clients_per_round` of M = 100 clients.
 """
 
 from __future__ import annotations

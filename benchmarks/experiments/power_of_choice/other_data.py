@@ -4,23 +4,7 @@ Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Le
 section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
 yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
 test samples, and a client draws the mini-batches of a round without replacement.
-
-- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network. The paper does not give the
-  filters of the network; here they are LeNet's, 6 and 16 of 5 x 5. b = 128, τ = 64, η = 0.5, halved after 150
-  and 300 rounds.
-- **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
-  perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ
-  = 100, η = 0.05. The tweets of an account are those in LEAF's training file and those in its test file; the
-  tweets of each account are split: 80 % are the client's, 15 % are test samples. Appendix F prints the hidden
-  units as [128-86, 30]; we read 128, 86 and 30. The paper's label of positive tweets is 0, that of
-  `tasks.leaf` is 1.
-- **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
-  b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
-  here it is the split of MNIST's size, 70,000 digits.
-
-For CIFAR-10 the paper does not give α. Here α is 2 and .3, as in the paper's experiments on Fashion-MNIST.
-The paper gives neither d nor the numbers of rounds. Here d is twice the number of selected clients, and for
-rpow-d half of all clients, as in the paper's Tables 1 and 2. `poc-emnist-d` also has d = 60 and d = 150.
+docs/results/power-of-choice.md describes the data, the clients and the networks.
 """
 
 from __future__ import annotations
