@@ -74,10 +74,7 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
 def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list[dict[str, Any]]:
     """Run the disturbed federation, kill its ServerApp `kills` times, and return the lines of its history.
 
-    Raises
-    ------
-    RuntimeError
-        If the ServerApp ends before it is killed.
+    Raises RuntimeError if the ServerApp ends before it is killed.
     """
     folder = Path(config["output-dir"])
     chance = random.Random(config["seed"])
@@ -116,10 +113,7 @@ def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
 def accuracies(lines: list[dict[str, Any]]) -> list[float]:
     """Return the test accuracy after each round in percent, from the lines of a history.
 
-    Raises
-    ------
-    RuntimeError
-        If the last line of the history is not the line of the end.
+    Raises RuntimeError if the last line of the history is not the line of the end.
     """
     if lines[-1]["type"] != "end":
         raise RuntimeError(f"the run did not end: {lines[-1]}")

@@ -54,10 +54,7 @@ def draw_bands(
     `panels` has at least one panel: title -> label of the line -> band. `seeds` is the number of seeds, and
     `file` are further arguments of `figure_file`.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
+    Raises ModuleNotFoundError if matplotlib is missing.
     """
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)

@@ -92,10 +92,7 @@ def missing_data(experiment: Experiment, data: Path | None) -> bool:
 def data_file(experiment: Experiment, data: Path | None) -> tuple[Path | None, str]:
     """Return the experiment's file in the folder `data`, and its SHA-256; None and "" if it needs none.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the file is missing.
+    Raises FileNotFoundError if the file is missing.
     """
     if not experiment.data:
         return None, ""

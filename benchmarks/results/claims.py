@@ -95,10 +95,7 @@ class Finding(NamedTuple):
 def judge(claims: Sequence[Claim], results: Mapping[str, Result]) -> list[Finding]:
     """Return what the results say about each claim.
 
-    Raises
-    ------
-    KeyError
-        If a recorded file does not have a cell that a claim names.
+    Raises KeyError if a recorded file does not have a cell that a claim names.
     """
     samples = [_sample(claim, results.get(claim.experiment)) for claim in claims]
     corrected = [math.nan] * len(claims)

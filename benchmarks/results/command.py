@@ -46,10 +46,8 @@ def measure_one(command: str) -> None:
 def renew_all(names: list[str] | None, data: Path | None) -> None:
     """Renew the outdated results, the cheapest first; with `names`, only the outdated ones among these.
 
-    Raises
-    ------
-    SystemExit
-        With code 2 if a name has no result; 1 if a value differs, or data are missing; else 0.
+    Raises SystemExit: With code 2 if a name has no result; 1 if a value differs, or data are missing; else
+    0.
     """
     results = read()
     for name in names or ():

@@ -52,10 +52,7 @@ class Recorded(Origin):
     def values(self, row: str, column: str) -> list[float]:
         """Return the values of a cell in the order of the seeds; NaN where a seed has none.
 
-        Raises
-        ------
-        KeyError
-            If there is no such cell.
+        Raises KeyError if there is no such cell.
         """
         try:
             return [number(value) for value in self.rows[row][column]]
@@ -110,10 +107,7 @@ def recorded(report: Report, **facts: Any) -> Recorded:
 def read(folder: Path = FOLDER) -> dict[str, Result]:
     """Return the content of all data files by name.
 
-    Raises
-    ------
-    ValueError
-        If a file is damaged, or its name is not the name that its content states.
+    Raises ValueError if a file is damaged, or its name is not the name that its content states.
     """
     found: dict[str, Result] = {}
     for file in sorted(folder.glob("*.json")):

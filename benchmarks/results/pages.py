@@ -34,10 +34,8 @@ BLOCK = re.compile(r"(<!--(\w+) ?([\w.-]*)-->\n)(.*?)(<!--end-->)", re.DOTALL)
 def pages(results: Mapping[str, Result], docs: Path = DOCS) -> dict[Path, tuple[str, str]]:
     """Return of each page the text that it has, and the text that it should have.
 
-    Raises
-    ------
-    KeyError
-        If a claim names a cell that its data file does not have, or a block a result that is unknown.
+    Raises KeyError if a claim names a cell that its data file does not have, or a block a result that is
+    unknown.
     """
     findings = judge(read_claims(), results)
 

@@ -68,10 +68,7 @@ class Federation:
 
         With `poll`, each round first sends a QUERY to all clients. With `last`, the app ends after this turn.
 
-        Raises
-        ------
-        RuntimeError
-            If the app's run ends early.
+        Raises RuntimeError if the app's run ends early.
         """
         self.turns += 1
         # Written under another name first, so that the app never reads half a file.

@@ -206,10 +206,7 @@ def measure(
 ) -> dict[str, Cost | str]:
     """Measure engines side by side.
 
-    Returns
-    -------
-    dict
-        The cost of each engine, or the reason why it could not be measured.
+    Returns the cost of each engine, or the reason why it could not be measured.
     """
     failures: dict[str, str] = {}
     blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds per update, of each block

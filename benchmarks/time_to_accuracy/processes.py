@@ -33,10 +33,7 @@ LONGEST = 30.0  # seconds that a round may take on average
 def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Train the methods on one cluster of slow clients; return the rounds of each method's history.
 
-    Raises
-    ------
-    RuntimeError
-        If a run fails or does not end.
+    Raises RuntimeError if a run fails or does not end.
     """
     app = app_with_client(folder / "app", slow_app)
     with LocalCluster(folder / "cluster", CLIENTS, app=app) as cluster:

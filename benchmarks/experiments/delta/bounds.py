@@ -123,11 +123,8 @@ def is_margin(of: Constants, excess: float) -> float:
     It is 1/2 - 10 L² K² (A² + 1) η_L² - L η K (A² + 1) η_L/(2n), as in eq. 41. The theorem prints L² for L in
     the last term.
 
-    Raises
-    ------
-    ValueError
-        If the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof needs the second
-        condition (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
+    Raises ValueError if the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof needs
+    the second condition (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 10 * reach**2 * (excess + 1) - of.global_rate * reach * (excess + 1) / (2 * of.selected)
@@ -139,13 +136,10 @@ def delta_margin(of: Constants, p: Floats, excess: float) -> float:
 
     It is 1/2 - 20 K² η_L² L² (A² + 1)/m² sum 1/p.
 
-    Raises
-    ------
-    ValueError
-        If the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof takes the first
-        condition from Lemma E.8; Theorem 3.5 does not print it. The third condition is the proof's
-        η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and
-        with 1/n for 1/m; the proof's last line has K L inside the first root.
+    Raises ValueError if the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof takes
+    the first condition from Lemma E.8; Theorem 3.5 does not print it. The third condition is the proof's
+    η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and with
+    1/n for 1/m; the proof's last line has K L inside the first root.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 20 * reach**2 * (excess + 1) * float((1 / p).sum()) / p.size**2

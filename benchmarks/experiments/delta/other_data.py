@@ -62,10 +62,7 @@ class OfUsers(Large):
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
         """Give each client the training images of its user.
 
-        Raises
-        ------
-        ValueError
-            If the data do not name the users, or name fewer than `num_clients`.
+        Raises ValueError if the data do not name the users, or name fewer than `num_clients`.
         """
         users = images.train.users
         found = 0 if users is None else len(np.unique(users))

@@ -88,12 +88,8 @@ def make_regression(
 def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Let each client train from the model w (2,).
 
-    Returns
-    -------
-    ndarray, shape (M, 2)
-        The sum of each client's noisy gradients over its local steps.
-    ndarray, shape (M,)
-        Each client's loss at w.
+    Returns (M, 2) the sum of each client's noisy gradients over its local steps, and (M,) each client's
+    loss at w.
     """
     m = len(problem.x)
     local = np.tile(w, (m, 1))

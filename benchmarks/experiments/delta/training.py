@@ -1,9 +1,9 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here. `mnist`
-and `other_data` have the experiments. All selectors of a seed share the data, the initial model and each
-client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
+section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here.
+`mnist` and `other_data` have the experiments. All selectors of a seed share the data, the initial model and
+each client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
 """
 
 from __future__ import annotations

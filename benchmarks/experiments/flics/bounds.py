@@ -39,10 +39,8 @@ class Constants(NamedTuple):
     def margin(self) -> float:
         """Return the supremum of the constants c that the proof allows: 1/2 - 15 L² T_L² η_L² G sum p².
 
-        Raises
-        ------
-        ValueError
-            If η η_L >= 1/(T_L L), or η_L is above 1/(sqrt(30) T_L L G sum p²), which the proof excludes.
+        Raises ValueError if η η_L >= 1/(T_L L), or η_L is above 1/(sqrt(30) T_L L G sum p²), which the
+        proof excludes.
         """
         reach = self.steps * self.smoothness * self.local_rate
         if self.global_rate * reach >= 1 or math.sqrt(30) * reach * self._crowding > 1:

@@ -54,10 +54,7 @@ def descend(
 ) -> Floats:
     """Train with FLICS-AVG: w <- w + η sum_j (p_j/ŝ_j(t)) times the sum of the updates of group j.
 
-    Returns
-    -------
-    ndarray, shape (T + 1, d)
-        The models before each round, and after the last.
+    Returns (T + 1, d) the models before each round, and after the last.
     """
     left = (1 - rates.local) ** np.arange(LOCAL_STEPS + 1)
     deviation = rates.local * math.sqrt(NOISE / optima.shape[1] * float((left[:-1] ** 2).sum()))

@@ -80,16 +80,10 @@ def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], I
     A sample goes to at most one client. If a coarse label is used up, the client's other labels keep their
     proportions.
 
-    Returns
-    -------
-    tuple
-        The sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and the
-        mean distribution (G, 20) of each group over the coarse labels.
+    Returns the sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and
+    the mean distribution (G, 20) of each group over the coarse labels.
 
-    Raises
-    ------
-    ValueError
-        If there are too few samples for all clients.
+    Raises ValueError if there are too few samples for all clients.
     """
     if num_clients * SAMPLES > len(labels):
         raise ValueError(

@@ -46,10 +46,7 @@ def offline_participation(
     Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of the p_j of A. This ratio is the level
     of all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
 
-    Returns
-    -------
-    ndarray, shape (G,)
-        The mean rates s. They are 0 where p is 0.
+    Returns (G,) the mean rates s. They are 0 where p is 0.
     """
     p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
     best, wanted = np.zeros(p.size), np.flatnonzero(p)

@@ -94,10 +94,7 @@ def toss(
     An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
     group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
 
-    Returns
-    -------
-    ndarray, shape (T, G), and ndarray, shape (T, G)
-        r̂(t), the number of participants of each group, and ŝ(t).
+    Returns (T, G) and (T, G) r̂(t), the number of participants of each group, and ŝ(t).
     """
     counts, took_part, estimates = np.full(a.shape[1], BETA), np.empty(a.shape), np.empty(a.shape)
     for t, (here, budget) in enumerate(zip(a, k, strict=True)):

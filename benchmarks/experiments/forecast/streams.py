@@ -138,11 +138,8 @@ def regret_on_stream(
 ) -> float:
     """Return the cumulative regret of a selector on a stream.
 
-    Returns
-    -------
-    float
-        Regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret of
-        another selector on the same stream.
+    Returns regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret
+    of another selector on the same stream.
     """
     selector = make(stream.sizes)
     r = stream.norms * (stream.sizes / stream.sizes.sum())

@@ -176,10 +176,7 @@ def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome
 
     If `quick`, train for a tenth of the rounds.
 
-    Raises
-    ------
-    ValueError
-        If an a exceeds ā.
+    Raises ValueError if an a exceeds ā.
     """
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
@@ -294,10 +291,7 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
     If `quick`, train for a tenth of the rounds.
 
-    Raises
-    ------
-    ValueError
-        If an a exceeds A_max.
+    Raises ValueError if an a exceeds A_max.
     """
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}

@@ -131,10 +131,7 @@ class _Recorder:
     ) -> tuple[list[Selection], Floats]:
         """Let all trials select and learn.
 
-        Returns
-        -------
-        list of Selection, and ndarray, shape (A, d)
-            The selections, and the aggregates of the selected clients' moves.
+        Returns (A, d) the selections, and the aggregates of the selected clients' moves.
         """
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
@@ -216,10 +213,7 @@ def train(
 ) -> list[Track]:
     """Train by mini-batch SGD with one step a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
 
-    Returns
-    -------
-    list of Track
-        The result of each trial.
+    Returns the result of each trial.
     """
     factor = float(batch_size) if summed else 1.0
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)

@@ -88,10 +88,7 @@ def section_g(
     paper calls the samples of a mini-batch i.i.d., so it draws with replacement.) Pixels are divided by 255.
     An `Oracle` gets the norms of all clients in a round before it selects.
 
-    Returns
-    -------
-    dict of str to SectionGRun
-        The state of each trial after the last round, by name.
+    Returns the state of each trial after the last round, by name.
     """
     rng = np.random.default_rng(seed)
     groups, images, labels = _split(rng, data, num_clients, holdings)

@@ -97,11 +97,8 @@ def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
 def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Floats, float]:
     """Train with a selector.
 
-    Returns
-    -------
-    ndarray, shape (T,), and float
-        h(w) - min h after each round, and the sum over the rounds of the squared distance between the
-        aggregate and the mean gradient of all clients.
+    Returns (T,) h(w) - min h after each round, and the sum over the rounds of the squared distance between
+    the aggregate and the mean gradient of all clients.
     """
     w, least = np.zeros(D), problem.objective(problem.best())
     excess, error = np.empty(num_rounds), 0.0

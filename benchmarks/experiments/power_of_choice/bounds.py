@@ -53,10 +53,7 @@ def decaying_bound(
 ) -> Floats:
     """Return the bound of E F(w_T) - F* with a falling learning rate (eq. 8).
 
-    Returns
-    -------
-    ndarray
-        The bound for each T, the bias Q included.
+    Returns the bound for each T, the bias Q included.
     """
     size, mu, offset = of.smoothness, of.convexity, decaying_offset(of)
     first = 4 * size * (32 * of.steps**2 * of.gradient + of.noise / of.selected) / (3 * mu**2 * least)

@@ -1,8 +1,8 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here. The
-batched simulator trains the clients. `mnist` defines the experiments. The paper's C, m and K are here
+section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here.
+The batched simulator trains the clients. `mnist` defines the experiments. The paper's m of K clients are here
 K = `clients_per_round` of M = 100 clients.
 """
 
@@ -82,10 +82,8 @@ def make_federation(file: Path, seed: int, alpha: float) -> Federation:
 
     5 % of the images are not used. The last 15 % are the test images.
 
-    Raises
-    ------
-    OSError, ValueError
-        If the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or `y_test`.
+    Raises OSError, ValueError if the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or
+    `y_test`.
     """
     with np.load(file) as arrays:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)

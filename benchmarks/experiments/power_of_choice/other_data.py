@@ -72,11 +72,8 @@ class _Pool:
 def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple[FederatedData, Dataset]:
     """Return the clients' samples and the test samples.
 
-    Raises
-    ------
-    ValueError
-        If the file holds another data set, does not name the users, or names too few users with at
-        least `min_samples` samples.
+    Raises ValueError if the file holds another data set, does not name the users, or names too few users
+    with at least `min_samples` samples.
     """
     halves = datasets.load(setting.dataset, str(file))
     random = np.random.default_rng(seed)

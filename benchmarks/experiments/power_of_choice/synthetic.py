@@ -72,13 +72,8 @@ def train_synthetic(
 ) -> tuple[Float32s, Floats]:
     """Train n models at once, each on one client, by mini-batch SGD.
 
-    Returns
-    -------
-    models : ndarray, shape (n, 10, 61)
-        The trained models.
-    losses : ndarray, shape (n,)
-        Mean loss of each model over its mini-batches, in nats. The loss on a mini-batch is measured before
-        the step that uses the mini-batch.
+    Returns (n, 10, 61) the trained models, and (n,) mean loss of each model over its mini-batches, in nats.
+    The loss on a mini-batch is measured before the step that uses the mini-batch.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))
