@@ -7,10 +7,11 @@ with, if there is one. What an experiment is about stands on its page in docs/re
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,9 +85,6 @@ class Experiment:
     # runs a small form, which takes at most about a minute. `run` must be picklable.
     run: Callable[..., Outcome]
     seeds: int = 5  # number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on.
-    # Results to compare ours with, printed in brackets after ours. They come from an independent
-    # implementation, unless the page has a sentence that begins with "In brackets".
-    known: Mapping[Cell, str] = field(default_factory=dict)
     digits: int = 3  # number of decimal places in the table
     # Labels of the figure's axes, with units, and whether the y axis is logarithmic. The mean of a curve is
     # then a geometric mean.
@@ -99,9 +97,27 @@ class Experiment:
     gpu: bool = False
 
     @property
+    def known(self) -> Mapping[Cell, str]:
+        """Results to compare ours with, from known.csv, printed in brackets after ours.
+
+        They come from an independent implementation, unless the page has a sentence that begins with "In
+        brackets".
+        """
+        return _known().get(self.name, {})
+
+    @property
     def text(self) -> Text:
         """What the experiment's page says; empty without a page, as in an installation without docs/."""
         return _texts().get(self.name, Text())
+
+
+@cache
+def _known() -> dict[str, dict[Cell, str]]:
+    found: dict[str, dict[Cell, str]] = {}
+    with Path(__file__).with_name("known.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            found.setdefault(line["experiment"], {})[line["row"], line["column"]] = line["known"]
+    return found
 
 
 @cache
@@ -120,21 +136,6 @@ class Report(NamedTuple):
     outcomes: Sequence[Outcome]
     seconds: Sequence[float]  # CPU time of each seed
     quick: bool = False  # the small form ran, whose numbers cannot be compared with the paper's
-
-
-def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, str]:
-    """Return `Experiment.known` from one line of text per row.
-
-    A line has the numbers of a row from the first column on, separated by ";". An empty number stands for an
-    unknown result. A line may end before the last column, but not after it.
-    """
-    known: dict[Cell, str] = {}
-    for row, line in rows.items():
-        figures = line.split(";")
-        for column, figure in zip(columns[: len(figures)], figures, strict=True):
-            if figure.strip():
-                known[row, column] = figure.strip()
-    return known
 
 
 def summarise(values: Sequence[float], digits: int) -> str:

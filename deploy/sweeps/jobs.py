@@ -29,15 +29,13 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THR
 
 
 class Job(Protocol):
-    """What the jobs of a command have in common."""
+    """What the jobs of a command have in common: the key, and the file of the result."""
 
     @property
-    def key(self) -> str:
-        """The digest of everything that decides the result."""
+    def key(self) -> str: ...
 
     @property
-    def file(self) -> Path:
-        """The file of the result."""
+    def file(self) -> Path: ...
 
 
 J = TypeVar("J", bound=Job)
@@ -87,17 +85,9 @@ def prepare() -> None:
 def on_this_machine(jobs: Sequence[J], workers: int, execute: Callable[[J], Ended]) -> Iterator[Ended]:
     """Execute jobs in processes of this machine, and yield the end of each as soon as it is there.
 
-    Each process uses one thread. If the calling process ends, these processes end too, on Linux even if the
-    calling process is killed by SIGKILL.
-
-    Parameters
-    ----------
-    jobs : Sequence of Job
-        The jobs.
-    workers : int
-        The number of processes, at least 1.
-    execute : callable
-        Executes a job in a process, and returns its end. An error must be part of the end.
+    There are at most `workers` processes, each with one thread. If the calling process ends, they end too, on
+    Linux even if it is killed by SIGKILL. `execute` runs in a process; an error must be part of what it
+    returns.
 
     Raises
     ------
@@ -131,18 +121,9 @@ def on_this_machine(jobs: Sequence[J], workers: int, execute: Callable[[J], Ende
 def shown(
     console: Console, ends: Iterable[Ended], total: int, ended: int, told: Callable[[Ended], str]
 ) -> Iterator[Ended]:
-    """Yield the ends of jobs, and show how many of all jobs have ended, with the text of the last one.
+    """Yield the ends of jobs, and show them: as a bar on a terminal, elsewhere as a line for each job.
 
-    Parameters
-    ----------
-    console : Console
-        Where to show it: as a bar on a terminal, elsewhere as a line for each job.
-    ends : Iterable of Ended
-        The ends.
-    total, ended : int
-        The number of all jobs, and of those that had ended before.
-    told : callable
-        Returns the text of an end, one line.
+    There are `total` jobs, of which `ended` had ended before. `told` returns the text of an end, one line.
     """
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

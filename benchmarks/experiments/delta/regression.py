@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.experiments.delta.synthetic import poll_and_select, reports_of
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
 from strategies.selectors.delta.practical import PracticalSelector
@@ -255,7 +255,6 @@ EXPERIMENTS = (
         "delta-regression",
         run_regression,
         seeds=10,
-        known=known_cells({"FedAvg": "-.55", "IS": "-.77", "DELTA": "-.77"}, ("ν = 40",)),
     ),
     _regression("delta-regression-far", partial(run_regression, noises=(1, 5, 20), start=FAR)),
     _regression("delta-regression-8-2", partial(run_regression, start=FAR, optimum=OTHER)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
 
@@ -206,26 +206,14 @@ EXPERIMENTS = (
         name="delta-toy",
         run=run_toy,
         seeds=3,
-        known=known_cells(
-            {"FedAvg": "1.803; 3.67", "IS": "1.414; 2.37", "DELTA": ".500; 5.34; .30; 7.4"},
-            ("its pair, plain mean", "MSE", "bias of 1/(Kp) w/o repl.", "the same, %"),
-        ),
     ),
     Experiment(
         name="delta-variance",
         run=run_variance,
-        known=known_cells(
-            {"common 0": ".98; .98", "common 3": ".95; 1.22", "heavy-tailed": ".54; .63; .716; .658"},
-            ("IS", "DELTA", "rel. RMSE, draws", "rel. RMSE, fixed size"),
-        ),
     ),
     Experiment(
         name="delta-floor",
         run=run_floor,
-        known=known_cells(
-            {"all equal": "200", "without floor": "7; 6", "floor 0.1": "27; 1"},
-            ("effective sample size", "log10 largest weight"),
-        ),
         digits=1,
     ),
 )

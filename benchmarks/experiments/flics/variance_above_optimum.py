@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.experiments.flics.availability import PROCESSES
 from benchmarks.experiments.flics.offline import fill_rounds, offline_participation
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill
 
@@ -132,16 +132,6 @@ EXPERIMENTS = (
     Experiment(
         name="flics-variance",
         run=run_variance,
-        known=known_cells(
-            {
-                f"uniform, K = {K}": "0; 0; 0; 0; 0",
-                f"Poisson, K = {K}": "0; 0; 0; 0; 0",
-                f"cyclic, K = {K}": ".16; .01; 0; 0; 0",
-                f"Markov, K = {K}": "11; 2.0; .7; .07; .002",
-                f"diurnal, K = {K}": "5.7; .6; .02; .006; .001",
-            },
-            tuple(f"T = {rounds}" for rounds in HORIZONS),
-        ),
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,

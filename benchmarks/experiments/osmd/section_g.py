@@ -24,7 +24,7 @@ from benchmarks.experiments.osmd.logistic_regression import (
     section_g,
 )
 from benchmarks.experiments.regret import Oracle
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
@@ -210,28 +210,12 @@ def _train(
     return {name: (np.array(rounds), those) for name, those in history.items()}
 
 
-KNOWN = known_cells(
-    {
-        "uniform": "; .354; .882; ; .533; .826",
-        "md (fixed p ∝ λ)": ".055; .334; .888; .048; .338; .885",
-        "adaptive-osmd": ".99; .353; .881; ; .431; .851",
-        "adaptive-osmd × 100": ".56; .338; .887",
-        "mabs": ".86; .346; .883",
-        "vrb": ".99; .359; .878",
-        "avare": ".23; .339; .887; 11.6",
-        "avare, asked": ".11; .337; .888",
-        "forecast": ".029; ; ; .050; ; ; .24",
-        ORACLE: "0; .333; .889",
-    },
-    [f"{measure}, {way}" for way in SKEWED_WAYS for measure in ("regret", "loss", "accuracy")],
-)
-
 DATA_SETS = {
-    "": ("mnist.npz", 0.075, KNOWN),
-    "-kmnist": ("kmnist.npz", 0.075, {}),
-    "-fashion-mnist": ("fashion-mnist.npz", 0.03, {}),
+    "": ("mnist.npz", 0.075),
+    "-kmnist": ("kmnist.npz", 0.075),
+    "-fashion-mnist": ("fashion-mnist.npz", 0.03),
 }
-"""End of an experiment's name -> (file, step size, known results)."""
+"""End of an experiment's name -> (file, step size)."""
 AUTHORS_WAYS: Ways = {"batch 1": {"batch_size": 1}}
 
 EXPERIMENTS = tuple(
@@ -239,11 +223,10 @@ EXPERIMENTS = tuple(
         f"osmd-g{suffix}{form}",
         partial(run, ways=ways, step_size=step_size, rows=rows),
         seeds=seeds,
-        known={} if form else known,
         log_y=True,
         data=file,
     )
-    for suffix, (file, step_size, known) in DATA_SETS.items()
+    for suffix, (file, step_size) in DATA_SETS.items()
     for form, ways, rows, seeds in (
         ("", SKEWED_WAYS, _trials, 5),
         ("-balanced", BALANCED_WAYS, _trials, 5),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +126,6 @@ _THREE = ((2.0, "α=2"), (3.0, "α=3"), (0.3, "α=.3"))
 def _experiment(
     images: _Images,
     name: str,
-    known: Mapping[Cell, str] | None = None,
     targets: tuple[float, ...] = (),
     **settings: Any,
 ) -> Experiment:
@@ -135,18 +133,17 @@ def _experiment(
         f"poc-{images.name}{name}",
         functools.partial(run, targets=targets or images.targets, **settings),
         seeds=3,
-        known=known or {},
         digits=1,
         data=f"{images.name}.npz",
     )
 
 
-def _tables(images: _Images, known: Mapping[Cell, str]) -> tuple[Experiment, ...]:
-    """Return the experiments of Tables 1 and 2 on a data set. `known` is `Experiment.known` for Table 1."""
+def _tables(images: _Images) -> tuple[Experiment, ...]:
+    """Return the experiments of Tables 1 and 2 on a data set."""
     cases = (Case(0.3, 400, dropout=images.dropout),), (Case(2.0, 160, dropout=images.dropout),)
     trials = (*TABLE, *BESIDE), (_RAND_10._replace(num_rounds=80), *TABLE[1:])
     return (
-        _experiment(images, "", known, cases=cases[0], trials=trials[0], early=(80, 160), timed=True),
+        _experiment(images, "", cases=cases[0], trials=trials[0], early=(80, 160), timed=True),
         _experiment(images, "-alpha2", cases=cases[1], trials=trials[1], timed=True),
     )
 
@@ -159,29 +156,13 @@ def _on_fashion(
     return _experiment(_FASHION, name, cases=cases, trials=trials)
 
 
-def _known(column: str, *figures: tuple[Trial, str]) -> dict[Cell, str]:
-    return {(trial.label, column): figure for trial, figure in figures}
-
-
 _shorter = functools.partial(_experiment, _MNIST, targets=(60.0, 80.0))
 
 EXPERIMENTS = (
-    *_tables(
-        _MNIST,
-        _known(
-            "accuracy at 400",
-            (_RAND, "88.4 ± 0.6"),
-            (_POW, "89.2 ± 0.4"),
-            (_CPOW, "89.0"),
-            (_RPOW, "88.6"),
-            (_AFL, "88.8"),
-        )
-        | _known("above rand's at 160", (_POW, "1.5"), (_CPOW, "1.6"), (_RPOW, "1.2"), (_AFL, "0.8")),
-    ),
+    *_tables(_MNIST),
     _experiment(
         _MNIST,
         "-alpha.1",
-        _known("accuracy at 250", (_RAND, "77.2"), (_POW, "80.7"), (_RPOW, "81.9"), (_AFL, "79.4")),
         targets=(60.0, 75.0),
         cases=(Case(0.1, 250),),
         trials=(_RAND, _POW, _RPOW, _AFL),
@@ -210,7 +191,7 @@ EXPERIMENTS = (
         cases=(Case(0.3, 160, dropout=DROPOUT),),
         trials=(_RAND, _POW, *_OTHERS),
     ),
-    *_tables(_FASHION, {}),
+    *_tables(_FASHION),
     _on_fashion("-d", (_RAND, *_SEVERAL, _AFL)),
     _on_fashion("-in-turns", (_RAND, _POW, _RPOW), _THREE, in_turns=True),
     _on_fashion("-c.1", MANY),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selection, Selector, create
 
@@ -279,39 +279,17 @@ def run_profile(
     return Outcome(cells, panels)
 
 
-def _quadratic_experiment(num_clients: int, name: str, known: dict[str, str]) -> Experiment:
-    return Experiment(
-        name,
-        functools.partial(run_quadratic, num_clients=num_clients),
-        seeds=10,
-        known=known_cells(known, ("rounds to 0.1", "rounds to 0.01", "log10 final gap")),
-        digits=1,
-        y="(F(w) - F*) / (F(w_0) - F*)",
-        log_y=True,
-    )
-
-
 EXPERIMENTS = (
-    _quadratic_experiment(
-        30,
-        "poc-quadratic",
-        {
-            RANDOM: "3417; 6667; -6.5 to -5.0",
-            "d=6": "2417; 5333; -4.5 to -3.1",
-            "d=15": "1917; 5500; -3.2 to -2.0",
-            "d=30": "1750; mostly never; -2.2 to -1.7",
-            "adapow": "1750; 7167; -5.7 to -4.0",
-        },
-    ),
-    _quadratic_experiment(
-        100,
-        "poc-quadratic-100",
-        {
-            RANDOM: "3083; 5917",
-            "d=20": "2167; 4417",
-            "d=100": "1750; 4417; -2.5 to -2.0",
-            "adapow": "1750; 4167; -4.2",
-        },
+    *(
+        Experiment(
+            name,
+            functools.partial(run_quadratic, num_clients=num_clients),
+            seeds=10,
+            digits=1,
+            y="(F(w) - F*) / (F(w_0) - F*)",
+            log_y=True,
+        )
+        for name, num_clients in (("poc-quadratic", 30), ("poc-quadratic-100", 100))
     ),
     Experiment(
         "poc-profile",

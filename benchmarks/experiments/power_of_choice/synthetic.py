@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM, Trial, ask_and_select
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Feedback, create
 
@@ -185,18 +185,6 @@ EXPERIMENTS = (
         name="poc-synthetic",
         run=run_synthetic,
         seeds=20,
-        known=known_cells(
-            {
-                "m=1 rand": "131, median 95; .325",
-                "m=1 d=2m": "97, median 59; .287",
-                "m=1 d=10m": "44, median 47; .390",
-                "m=1 adapow": "58, median 51; .310",
-                "m=3 rand": "93, median 52",
-                "m=3 d=2m": "29, median 24",
-                "m=3 d=10m": "46, median 49",
-            },
-            ("rounds to 0.7", "last-50 loss"),
-        ),
         y="loss of the global model on all data",
         log_y=True,
     ),

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.experiments import EXPERIMENTS, SELECTION, running
+from benchmarks.experiments import EXPERIMENTS, SELECTION, report, running
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, Report, table
 from benchmarks.experiments.running import Job, as_values, outcome_of, plan, run_all
 from deploy.processes.groups import processes_with
@@ -114,16 +114,19 @@ def test_other_code_and_other_data_mean_other_results(
     for number, code in ((5, "of now"), (5, "of now"), (7, "of now"), (7, "of later")):
         data.write_text(str(number))
         monkeypatch.setattr(running, "digest_of", lambda experiment, code=code: code)
-        (report,) = run_all([needing], tmp_path / "seeds", seeds=1, data=tmp_path)
-        assert cells(report) == [{("md", "loss"): 1 / (3 + number)}]
+        (made,) = run_all([needing], tmp_path / "seeds", seeds=1, data=tmp_path)
+        assert cells(made) == [{("md", "loss"): 1 / (3 + number)}]
     assert seeds_run(tmp_path) == ["5", "7", "7"]
     data.unlink()
     with pytest.raises(FileNotFoundError, match=r"toy needs number.txt: name its folder with --data"):
         list(run_all([needing], tmp_path / "seeds", data=tmp_path))
 
 
-def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(tmp_path: Path) -> None:
-    each = experiment(tmp_path, seeds=2, known={("md", "loss"): "9.9"})
+def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_known", lambda: {"toy": {("md", "loss"): "9.9"}})
+    each = experiment(tmp_path, seeds=2)
     assert {job.key for job in plan(each, tmp_path)}.isdisjoint(
         job.key for job in plan(each, tmp_path, quick=True)
     )
@@ -146,7 +149,7 @@ def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_pat
     problems: list[str] = []
     console, seeds = Console(file=io.StringIO(), width=100), tmp_path / "seeds"
     reports = list(run_all(both, seeds, jobs=2, console=console, problems=problems))
-    assert [report.experiment.name for report in reports] == ["good"]
+    assert [each.experiment.name for each in reports] == ["good"]
     (problem,) = problems
     assert problem.startswith("bad  seed 1: Traceback")
     assert problem.endswith("ValueError: seed 1 is a bad one")
@@ -158,7 +161,7 @@ def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_pat
 
     (folders[0] / "fail-1").unlink()
     reports = list(run_all(both, seeds))
-    assert [report.experiment.name for report in reports] == ["bad", "good"]
+    assert [each.experiment.name for each in reports] == ["bad", "good"]
     assert [seeds_run(folder) for folder in folders] == [["0", "1", "1"], ["0", "1"]]
 
 
@@ -167,8 +170,8 @@ def test_after_a_killed_process_the_same_command_goes_on(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="a process was killed, perhaps because the memory was full"):
         list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=3))
     (tmp_path / "kill-1").unlink()
-    (report,) = run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=3)
-    assert len(report.outcomes) == 3
+    (made,) = run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=3)
+    assert len(made.outcomes) == 3
     assert seeds_run(tmp_path).count("0") == 1
 
 
