@@ -23,6 +23,12 @@ bench = typer.Typer(
     cls=GroupWithImports, no_args_is_help=True, add_completion=False, help="Measure what this project claims."
 )
 
+
+def _finite_option(help: str, **limits: Any) -> Any:
+    """Return an option for a finite number within limits, see `Finite`."""
+    return typer.Option(click_type=Finite(**limits), help=help)
+
+
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
@@ -124,9 +130,7 @@ def results(
     sample: Annotated[
         int | None, typer.Option(help="Seed of the sample. (default: random, printed)", min=0)
     ] = None,
-    budget: Annotated[
-        float, typer.Option(help="CPU seconds of the sample.", click_type=Finite(min=0))
-    ] = 40.0,
+    budget: Annotated[float, _finite_option("CPU seconds of the sample.", min=0)] = 40.0,
     data: Data = None,
 ) -> None:
     """Write, check or renew the recorded results in results/.
@@ -200,8 +204,7 @@ def models(
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
     stock_up_to: Annotated[
-        float,
-        typer.Option(click_type=Finite(min=0), help="Megabytes of the largest model that stock Flower gets."),
+        float, _finite_option("Megabytes of the largest model that stock Flower gets.", min=0)
     ] = 1e9,
     as_json: Json = False,
 ) -> None:
@@ -218,9 +221,7 @@ def networks(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. (default: cuda if there is a GPU)", show_default=False)
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds of each engine with each network.")
-    ] = 10.0,
+    seconds: Annotated[float, _finite_option("Seconds of each engine with each network.", min=0)] = 10.0,
     as_json: Json = False,
 ) -> None:
     """Measure the simulation of the papers' networks, on a GPU."""
@@ -253,19 +254,11 @@ def devices(
     nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
     per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 20,
-    megabytes: Annotated[
-        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Megabytes of the model, > 0.")
-    ] = 1.0,
+    megabytes: Annotated[float, _finite_option("Megabytes of the model, > 0.", min=0, min_open=True)] = 1.0,
     layers: Annotated[int, typer.Option(min=1, help="Arrays of the model.")] = 4,
-    delay: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds that a device takes to train.")
-    ] = 0.0,
-    leaves: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Devices that leave in a minute, without a sign.")
-    ] = 0.0,
-    away: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds until such a device is back.")
-    ] = 10.0,
+    delay: Annotated[float, _finite_option("Seconds that a device takes to train.", min=0)] = 0.0,
+    leaves: Annotated[float, _finite_option("Devices that leave in a minute, without a sign.", min=0)] = 0.0,
+    away: Annotated[float, _finite_option("Seconds until such a device is back.", min=0)] = 10.0,
     processes: Annotated[int, typer.Option(min=1, help="Processes of the load generator.")] = 1,
     selector: Annotated[str, typer.Option(help="Selector of the run.")] = "uniform",
     as_json: Json = False,
@@ -284,9 +277,7 @@ def devices(
 @bench.command()
 def aggregation(
     replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
-    parameters: Annotated[
-        float, typer.Option(click_type=Finite(min=1), help="Parameters of the model.")
-    ] = 1e7,
+    parameters: Annotated[float, _finite_option("Parameters of the model.", min=1)] = 1e7,
     layout: Annotated[
         str, typer.Option(help="Arrays of the model: one, or layers as in a ResNet.")
     ] = "layers",
@@ -314,7 +305,7 @@ def selection(
     every: Annotated[
         bool, typer.Option("--all", help="Measure every selector in every scenario that it has.")
     ] = False,
-    seconds: Annotated[float, typer.Option(click_type=Finite(min=0), help="CPU seconds of each cell.")] = 2.0,
+    seconds: Annotated[float, _finite_option("CPU seconds of each cell.", min=0)] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Measure selection among 10^4 to 10^7 clients."""
@@ -346,9 +337,7 @@ def population(
 def throughput(
     workload: Annotated[str, typer.Option(help="W1, W2, W3, W4 or all (the first three).")] = "all",
     engines: Annotated[str, typer.Option(help="Engines, with commas. (default: all)")] = "",
-    seconds: Annotated[
-        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Seconds that each engine runs.")
-    ] = 6.0,
+    seconds: Annotated[float, _finite_option("Seconds that each engine runs.", min=0, min_open=True)] = 6.0,
     turns: Annotated[
         int, typer.Option(min=1, help="Blocks of rounds that these seconds are split into.")
     ] = 5,

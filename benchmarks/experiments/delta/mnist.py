@@ -12,6 +12,7 @@ from functools import partial
 from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
+from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
@@ -21,7 +22,6 @@ from benchmarks.experiments.delta.training import (
     PROXIMAL,
     Backbone,
     Federation,
-    Method,
     run_figure,
     run_table,
 )

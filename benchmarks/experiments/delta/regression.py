@@ -6,14 +6,13 @@ in y = log((A x - b)²/2) by local SGD. The paper's figures 9 and 10 show gradie
 show the gradients of this regression.
 """
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.delta.synthetic import poll_and_select, reports_of
+from benchmarks.experiments.delta.synthetic import Method, poll_and_select, reports_of
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
@@ -31,13 +30,6 @@ class Regression(NamedTuple):
     def step_variances(self) -> Floats:
         """σ² (M,): the variance of a client's gradient in one local step, E||noise||² over two entries."""
         return 2 * self.noise**2
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
 
 
 REGRESSION_METHODS = {

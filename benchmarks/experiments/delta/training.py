@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
+from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator
@@ -28,14 +29,6 @@ from strategies.selectors import register
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
-
 
 BASELINE = "FedAvg"
 """The row with which all other rows are compared."""

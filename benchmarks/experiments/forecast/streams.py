@@ -165,17 +165,8 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
 
     def make(name: str) -> MakeSelector:
-        def selector(sizes: Floats) -> Selector:
-            return create(
-                name,
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=k,
-                num_rounds=num_rounds,
-                seed=seed,
-            )
-
-        return selector
+        settings = {"clients_per_round": k, "num_rounds": num_rounds, "seed": seed}
+        return lambda sizes: create(name, sizes.size, client_sizes=sizes, **settings)
 
     cells = {}
     for stream_name in STREAMS:

@@ -21,6 +21,7 @@ from benchmarks.experiments.power_of_choice.quadratics import (
     Trial,
     ask_and_select,
     make_quadratic,
+    make_selector,
     models_around,
     selection_shares,
     skews_at,
@@ -28,7 +29,7 @@ from benchmarks.experiments.power_of_choice.quadratics import (
 )
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 TRIALS = (
     Trial(RANDOM, "md"),
@@ -67,17 +68,6 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int, rate: Calla
     apart = models - optimum
     total = problem.sizes @ problem.curvatures
     return Descent(0.5 * total * (apart**2).sum(axis=1), largest, models)
-
-
-def _selector(trial: Trial, problem: Quadratic, seed: int) -> Selector:
-    return create(
-        trial.selector,
-        problem.sizes.size,
-        client_sizes=problem.sizes,
-        clients_per_round=problem.sizes.size // 10,
-        seed=seed,
-        **trial.settings,
-    )
 
 
 def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
@@ -149,8 +139,8 @@ def run_bounds(
         def falling(t: int, offset: float = offset, step: float = step) -> float:
             return step / (t + offset)
 
-        run = descend(problem, _selector(trial, problem, seed), num_rounds, falling)
-        selector = _selector(trial, problem, seed)
+        run = descend(problem, make_selector(problem, trial, seed), num_rounds, falling)
+        selector = make_selector(problem, trial, seed)
         points = np.vstack([around, run.path[:: max(1, num_rounds // 20)]])
         least, largest = _skews(problem, selector, points, num_samples, by_data)
         cells[trial.label, "Γ"] = of.gap
@@ -160,7 +150,7 @@ def run_bounds(
             compare(trial.label, "eq. 86", run.gaps, bounds.averaging_bound(of, iterations, least, largest))
             continue
         compare(trial.label, "eq. 8", run.gaps, bounds.decaying_bound(of, iterations, least, largest))
-        fixed = descend(problem, _selector(trial, problem, seed), num_rounds, lambda t: STEP_SIZE)
+        fixed = descend(problem, make_selector(problem, trial, seed), num_rounds, lambda t: STEP_SIZE)
         of = of._replace(gradient=fixed.gradient)
         bound = bounds.fixed_bound(of, STEP_SIZE, iterations, least, largest)
         compare(trial.label, "eq. 9", fixed.gaps, bound)

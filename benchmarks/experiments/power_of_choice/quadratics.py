@@ -123,7 +123,8 @@ PROFILE_TRIALS = {
 }
 
 
-def _selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
+def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
+    """Return the selector of a trial, of which a tenth of the clients train in a round."""
     return create(
         trial.selector,
         problem.sizes.size,
@@ -146,7 +147,7 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, qu
     lines: dict[str, Curve] = {}
     shown = np.arange(0, num_rounds + 1, max(1, num_rounds // 200))
     for trial in QUADRATIC_TRIALS[num_clients]:
-        gaps = descend(problem, _selector(problem, trial, seed), num_rounds).gaps
+        gaps = descend(problem, make_selector(problem, trial, seed), num_rounds).gaps
         over_time = Curve(np.arange(gaps.size, dtype=float), gaps)
         for level in (0.1, 0.01):
             cells[trial.label, f"rounds to {level:g}"] = over_time.first(gaps <= level)
@@ -256,7 +257,7 @@ def run_profile(
         around = models_around(problem, np.random.default_rng((seed, 1)), num_points)
         lines = panels.setdefault(f"{m} clients, {m // 10} a round", {})
         for trial in trials:
-            selector = _selector(problem, trial, seed)
+            selector = make_selector(problem, trial, seed)
             descent = descend(problem, selector, num_rounds)
             points = np.vstack([around, descent.path])
             shares = selection_shares(problem, selector, points, num_samples)
