@@ -1,7 +1,5 @@
 """The cost of aggregating a round of replies, with this project's strategy and with Flower's own FedAvg.
 
-``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
-
 One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`.
 Both also check every update and compute its norm, from which `adaptive-osmd` learns. All sides get the same
 messages with serialised float32 arrays. The benchmark measures ``aggregate_train``, the work between the last
@@ -15,7 +13,6 @@ For ``--layout`` see `shapes`. ``--payloads`` is the number of different models 
 payloads than replies, several replies share the bytes of one model, which saves memory.
 """
 
-import json
 import logging
 import multiprocessing
 import resource
@@ -163,26 +160,16 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def compare(
-    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
+    replies: int,  # number of replies in a round
+    parameters: int,  # approximate number of parameters of the model
+    layout: str,  # one of `LAYOUTS`
+    payloads: int,  # number of different models among the replies, >= 1
+    repeats: int,  # number of measured rounds, >= 1
+    selectors: Sequence[str],  # selectors of this project's sides
 ) -> list[Row]:
     """Measure all sides as the module's docstring says.
 
     Call this in a process whose linear algebra has one thread.
-
-    Parameters
-    ----------
-    replies : int
-        Number of replies in a round.
-    parameters : int
-        Approximate number of parameters of the model.
-    layout : str
-        One of `LAYOUTS`.
-    payloads : int
-        Number of different models among the replies, >= 1.
-    repeats : int
-        Number of measured rounds, >= 1.
-    selectors : Sequence[str]
-        The selectors of this project's sides.
     """
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # `Message` needs these ids
@@ -206,26 +193,9 @@ def compare(
     return rows
 
 
-def run(
-    replies: int,
-    parameters: int,
-    layout: str,
-    payloads: int,
-    repeats: int,
-    selectors: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Print the table, or a JSON object for each row. The parameters are those of `compare`."""
+def measure(
+    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the rows of `compare`, measured in a fresh process."""
     rows = fresh.call(compare, replies, parameters, layout, payloads, repeats, selectors)
-    if as_json:
-        for row in rows:
-            print(json.dumps(row._asdict() | {"layout": layout, "payloads": payloads}))
-        return
-    print(
-        f"{replies} replies ({payloads} different) of {parameters:,} float32 parameters, {layout}; CPU of "
-        f"{repeats} rounds on one thread\n"
-    )
-    print(f"{'':16}{'CPU s, median (range)':>28}{'times FedAvg':>14}{'peak MB':>10}{'models':>8}")
-    for row in rows:
-        range_ = f"{row.seconds:.2f} ({row.fastest:.2f}-{row.slowest:.2f})"
-        print(f"{row.name:16}{range_:>28}{row.ratio:>14.2f}{row.megabytes:>10.0f}{row.models:>8.1f}")
+    return [row._asdict() | {"layout": layout, "payloads": payloads} for row in rows]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection
-from math import inf
+from collections.abc import Collection, Iterable
+from math import inf, isfinite
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -23,6 +23,12 @@ bench = typer.Typer(
     cls=GroupWithImports, no_args_is_help=True, add_completion=False, help="Measure what this project claims."
 )
 
+
+def _finite_option(help: str, **limits: Any) -> Any:
+    """Return an option for a finite number within limits, see `Finite`."""
+    return typer.Option(click_type=Finite(**limits), help=help)
+
+
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
@@ -34,10 +40,6 @@ NoStock = Annotated[
     ),
 ]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
-ExperimentSeeds = Annotated[
-    int | None,
-    typer.Option("--seeds", min=1, help="Seeds of each experiment. (default: as the experiment defines)"),
-]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
 Data = Annotated[
     Path | None,
@@ -48,26 +50,6 @@ Data = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for tables, figures and the results of every seed.")]
-Quick = Annotated[
-    bool,
-    typer.Option(
-        "--quick",
-        help="Run a small form of each experiment: one seed, about a minute. Results go to OUT/quick.",
-    ),
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
-Record = Annotated[
-    bool,
-    typer.Option("--record", help="Write the results to results/NAME.json (see `cohort bench results`)."),
-]
-ListThem = Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")]
-Coverage = Annotated[
-    bool,
-    typer.Option(
-        "--coverage",
-        help="Print every item of the papers with its command and status (docs/papers.md), and stop.",
-    ),
-]
 
 
 @bench.callback()
@@ -75,60 +57,58 @@ def _bench() -> None:
     """Measure what this project claims."""
 
 
-@bench.command()
-def papers(
-    experiments: Names = None,
-    seeds: ExperimentSeeds = None,
-    jobs: Jobs = 1,
-    data: Data = None,
-    out: Out = Path("runs/papers"),
-    quick: Quick = False,
-    fresh: Fresh = False,
-    record: Record = False,
-    list_them: ListThem = False,
-    coverage: Coverage = False,
-) -> None:
-    """Run the papers' experiments: all, or the named ones.
+def _command_of_experiments(name: str, summary: str) -> None:
+    """Add a command that runs experiments: all that `experiments` lists under the name."""
 
-    Finished seeds are kept: after Ctrl-C the same command goes on where it stopped.
-    """
-    from benchmarks.experiments import EXPERIMENTS
-    from benchmarks.experiments.command import list_experiments, run_experiments
+    @bench.command(name, help=summary)
+    def run(
+        experiments: Names = None,
+        seeds: Annotated[
+            int | None,
+            typer.Option(min=1, help="Seeds of each experiment. (default: as the experiment defines)"),
+        ] = None,
+        jobs: Jobs = 1,
+        data: Data = None,
+        out: Out = Path("runs/papers"),
+        quick: Annotated[
+            bool,
+            typer.Option(
+                "--quick",
+                help="Run a small form of each experiment: one seed, about a minute, into OUT/quick.",
+            ),
+        ] = False,
+        fresh: Annotated[
+            bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")
+        ] = False,
+        record: Annotated[
+            bool,
+            typer.Option(
+                "--record", help="Write the results to results/NAME.json (see `cohort bench results`)."
+            ),
+        ] = False,
+        list_them: Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")] = False,
+    ) -> None:
+        from benchmarks import experiments as every
+        from benchmarks.experiments.command import list_experiments, run_experiments
 
-    if coverage:
-        from benchmarks.experiments.coverage import ALL, page
-
-        typer.echo(page(ALL), nl=False)
-    elif list_them:
-        list_experiments(EXPERIMENTS)
-    else:
-        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh, record)
+        known = every.EXPERIMENTS if name == "papers" else every.SELECTION
+        if list_them:
+            list_experiments(known)
+        else:
+            run_experiments(known, experiments, seeds, jobs, data, out, quick, fresh, record)
 
 
-@bench.command()
-def selectors(
-    experiments: Names = None,
-    seeds: ExperimentSeeds = None,
-    jobs: Jobs = 1,
-    data: Data = None,
-    out: Out = Path("runs/papers"),
-    quick: Quick = False,
-    fresh: Fresh = False,
-    record: Record = False,
-    list_them: ListThem = False,
-) -> None:
-    """Run the experiments that are about selection alone.
-
-    These experiments train no neural networks. They select for given streams of norms, in toy problems, and
-    in convex problems.
-    """
-    from benchmarks.experiments import SELECTION
-    from benchmarks.experiments.command import list_experiments, run_experiments
-
-    if list_them:
-        list_experiments(SELECTION)
-    else:
-        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh, record)
+_command_of_experiments(
+    "papers",
+    "Run the papers' experiments: all, or the named ones.\n\n"
+    "Finished seeds are kept: after Ctrl-C the same command goes on where it stopped.",
+)
+_command_of_experiments(
+    "selectors",
+    "Run the experiments that are about selection alone.\n\n"
+    "These experiments train no neural networks. They select for given streams of norms, in toy problems, "
+    "and in convex problems.",
+)
 
 
 @bench.command()
@@ -150,9 +130,7 @@ def results(
     sample: Annotated[
         int | None, typer.Option(help="Seed of the sample. (default: random, printed)", min=0)
     ] = None,
-    budget: Annotated[
-        float, typer.Option(help="CPU seconds of the sample.", click_type=Finite(min=0))
-    ] = 40.0,
+    budget: Annotated[float, _finite_option("CPU seconds of the sample.", min=0)] = 40.0,
     data: Data = None,
 ) -> None:
     """Write, check or renew the recorded results in results/.
@@ -202,12 +180,8 @@ def rounds(
         _fail(f"per-round = {per_round}: must be between 1 and {min(numbers)} (nodes)")
     if profile:
         print(benchmark.profile(numbers[0], per_round or numbers[0], rounds))
-        return
-    if as_json and len(numbers) == 1:
-        print(json.dumps(benchmark.medians(numbers[0], per_round or numbers[0], rounds, no_stock)))
-        return
-    for position, number in enumerate(numbers):
-        benchmark.run(number, per_round or number, rounds, no_stock or position > 0, as_json)
+    else:
+        _show("rounds", benchmark.compare(numbers, per_round, rounds, no_stock), as_json)
 
 
 @bench.command()
@@ -218,9 +192,9 @@ def messages(
     as_json: Json = False,
 ) -> None:
     """Measure the CPU time of a message, beside stock Flower."""
-    from benchmarks.messages.measure import run
+    from benchmarks.messages.measure import compare
 
-    run(nodes, rounds, no_stock, as_json)
+    _show("messages", [compare(nodes, rounds, no_stock)], as_json)
 
 
 @bench.command()
@@ -230,15 +204,15 @@ def models(
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
     stock_up_to: Annotated[
-        float,
-        typer.Option(click_type=Finite(min=0), help="Megabytes of the largest model that stock Flower gets."),
+        float, _finite_option("Megabytes of the largest model that stock Flower gets.", min=0)
     ] = 1e9,
     as_json: Json = False,
 ) -> None:
     """Measure rounds with a large model, beside stock Flower."""
-    from benchmarks.models.measure import run
+    from benchmarks.models.measure import compare
 
-    run(_numbers("megabytes", megabytes, 1), nodes, rounds, 0.0 if no_stock else stock_up_to, as_json)
+    sizes = _numbers("megabytes", megabytes, 1)
+    _show("models", compare(sizes, nodes, rounds, 0.0 if no_stock else stock_up_to), as_json)
 
 
 @bench.command()
@@ -247,19 +221,17 @@ def networks(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. (default: cuda if there is a GPU)", show_default=False)
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds of each engine with each network.")
-    ] = 10.0,
+    seconds: Annotated[float, _finite_option("Seconds of each engine with each network.", min=0)] = 10.0,
     as_json: Json = False,
 ) -> None:
     """Measure the simulation of the papers' networks, on a GPU."""
-    from benchmarks.networks import CASES, run
+    from benchmarks.networks import CASES, measure
     from benchmarks.results.machine import gpu
 
     names = _names("networks", networks, CASES)
     if device not in (None, "cpu", "cuda") or (device == "cuda" and not gpu()):
         _fail(f"device = {device!r}: must be cpu{', or cuda' if gpu() else ': torch finds no GPU here'}")
-    run(names, device, seconds, as_json)
+    _show("networks", measure(names, device, seconds), as_json)
 
 
 @bench.command()
@@ -272,10 +244,9 @@ def half_precision(
     as_json: Json = False,
 ) -> None:
     """Measure what half precision on the wire costs in accuracy."""
-    from benchmarks.half_precision import TASKS, run
+    from benchmarks.half_precision import TASKS, compare
 
-    names = _names("tasks", tasks, TASKS)
-    run(names, seeds, data, as_json)
+    _show("half-precision", compare(_names("tasks", tasks, TASKS), seeds, data), as_json)
 
 
 @bench.command()
@@ -283,40 +254,30 @@ def devices(
     nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
     per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 20,
-    megabytes: Annotated[
-        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Megabytes of the model, > 0.")
-    ] = 1.0,
+    megabytes: Annotated[float, _finite_option("Megabytes of the model, > 0.", min=0, min_open=True)] = 1.0,
     layers: Annotated[int, typer.Option(min=1, help="Arrays of the model.")] = 4,
-    delay: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds that a device takes to train.")
-    ] = 0.0,
-    leaves: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Devices that leave in a minute, without a sign.")
-    ] = 0.0,
-    away: Annotated[
-        float, typer.Option(click_type=Finite(min=0), help="Seconds until such a device is back.")
-    ] = 10.0,
+    delay: Annotated[float, _finite_option("Seconds that a device takes to train.", min=0)] = 0.0,
+    leaves: Annotated[float, _finite_option("Devices that leave in a minute, without a sign.", min=0)] = 0.0,
+    away: Annotated[float, _finite_option("Seconds until such a device is back.", min=0)] = 10.0,
     processes: Annotated[int, typer.Option(min=1, help="Processes of the load generator.")] = 1,
     selector: Annotated[str, typer.Option(help="Selector of the run.")] = "uniform",
     as_json: Json = False,
 ) -> None:
     """Measure rounds with many simulated devices."""
-    from benchmarks.devices.measure import Settings, run
+    from benchmarks.devices.measure import Settings, measure
 
     if per_round > nodes:
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
     if processes > nodes:
         _fail(f"processes = {processes}: must be between 1 and {nodes} (nodes)")
     settings = Settings(nodes, per_round, rounds, megabytes, layers, delay, leaves, away, processes, selector)
-    run(settings, as_json)
+    _show("devices", [measure(settings)], as_json)
 
 
 @bench.command()
 def aggregation(
     replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
-    parameters: Annotated[
-        float, typer.Option(click_type=Finite(min=1), help="Parameters of the model.")
-    ] = 1e7,
+    parameters: Annotated[float, _finite_option("Parameters of the model.", min=1)] = 1e7,
     layout: Annotated[
         str, typer.Option(help="Arrays of the model: one, or layers as in a ResNet.")
     ] = "layers",
@@ -328,11 +289,13 @@ def aggregation(
     as_json: Json = False,
 ) -> None:
     """Measure the aggregation of large models, beside FedAvg."""
-    from benchmarks.aggregation import LAYOUTS, run
+    from benchmarks.aggregation import LAYOUTS, measure
 
     if layout not in LAYOUTS:
         _fail(f"layout = {layout!r}: must be one of {', '.join(LAYOUTS)}")
-    run(replies, int(parameters), layout, payloads or replies, repeats, selectors.split(","), as_json)
+    names = selectors.split(",")
+    rows = measure(replies, int(parameters), layout, payloads or replies, repeats, names)
+    _show("aggregation", rows, as_json)
 
 
 @bench.command()
@@ -342,19 +305,14 @@ def selection(
     every: Annotated[
         bool, typer.Option("--all", help="Measure every selector in every scenario that it has.")
     ] = False,
-    seconds: Annotated[float, typer.Option(click_type=Finite(min=0), help="CPU seconds of each cell.")] = 2.0,
+    seconds: Annotated[float, _finite_option("CPU seconds of each cell.", min=0)] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Measure selection among 10^4 to 10^7 clients."""
-    from benchmarks.selection import run
+    from benchmarks.selection import compare
 
-    run(
-        [int(size) for size in _numbers("sizes", sizes, 1)],
-        names.split(",") if names else [],
-        every,
-        seconds,
-        as_json,
-    )
+    numbers = [int(size) for size in _numbers("sizes", sizes, 1)]
+    _show("selection", compare(numbers, names.split(",") if names else [], every, seconds), as_json)
 
 
 @bench.command()
@@ -366,21 +324,20 @@ def population(
     as_json: Json = False,
 ) -> None:
     """Measure each part of a round among 10^4 to 10^6 clients."""
-    from benchmarks.population import PATHS, run
+    from benchmarks.population import PATHS, compare
 
     if path not in (*PATHS, "all"):
         _fail(f"path = {path!r}: must be one of {', '.join(PATHS)}, all")
     numbers = [int(size) for size in _numbers("sizes", sizes, 200)]
-    run(numbers, names.split(","), PATHS if path == "all" else [path], rounds, as_json)
+    columns = compare(numbers, names.split(","), PATHS if path == "all" else [path], rounds)
+    _show("population", columns, as_json)
 
 
 @bench.command()
 def throughput(
     workload: Annotated[str, typer.Option(help="W1, W2, W3, W4 or all (the first three).")] = "all",
     engines: Annotated[str, typer.Option(help="Engines, with commas. (default: all)")] = "",
-    seconds: Annotated[
-        float, typer.Option(click_type=Finite(min=0, min_open=True), help="Seconds that each engine runs.")
-    ] = 6.0,
+    seconds: Annotated[float, _finite_option("Seconds that each engine runs.", min=0, min_open=True)] = 6.0,
     turns: Annotated[
         int, typer.Option(min=1, help="Blocks of rounds that these seconds are split into.")
     ] = 5,
@@ -397,7 +354,7 @@ def throughput(
 ) -> None:
     """Measure client updates per second, beside other engines."""
     from benchmarks.throughput.engines import ENGINES
-    from benchmarks.throughput.report import run
+    from benchmarks.throughput.report import compare, wrong
     from benchmarks.throughput.workloads import WORKLOADS
 
     names = _names("engines", engines, ENGINES) if engines else list(ENGINES)
@@ -405,15 +362,18 @@ def throughput(
         _fail(f"workload = {workload!r}: must be one of {', '.join(WORKLOADS)}, all")
     if data is not None and not data.is_file():
         _fail(f"data = {data}: there is no such file")
-    sys.exit(not run(workload, names, seconds, turns, data, peers_python, check, as_json))
+    found = compare(workload, names, seconds, turns, data, peers_python, check)
+    _show("throughput", [found], as_json)
+    if differing := wrong(found):
+        _fail(f"these engines train another model: {'; '.join(differing)}", 1)
 
 
 @bench.command()
 def over_selection(rounds: Rounds = 4000, seeds: Seeds = 5, as_json: Json = False) -> None:
     """Measure the bias and the time of over-selection."""
-    from benchmarks.over_selection import run
+    from benchmarks.over_selection import measure
 
-    run(rounds, seeds, as_json)
+    _show("over-selection", measure(rounds, seeds), as_json)
 
 
 @bench.command()
@@ -441,14 +401,12 @@ def time_to_accuracy(
     from benchmarks.time_to_accuracy.federation import DEVICES
     from simulation.measured_speeds import read_device_speeds
 
-    if processes:
-        real.run(seeds, as_json)
-        return
     try:
         read_device_speeds(devices or DEVICES)
     except ValueError as error:
         _fail(f"devices = {error}")
-    simulated.run(seeds, quick, as_json, devices or DEVICES)
+    found = real.measure(seeds) if processes else simulated.measure(seeds, quick, devices or DEVICES)
+    _show("time-to-accuracy", [found], as_json)
 
 
 @bench.command()
@@ -462,11 +420,12 @@ def disturbed(
     as_json: Json = False,
 ) -> None:
     """Measure what failures, liars and killed servers cost."""
-    from benchmarks.disturbed import run
+    from benchmarks.disturbed import measure
 
     if kills >= rounds:
         _fail(f"kills = {kills}: must be less than the number of rounds, {rounds}")
-    run(rounds, range(first_seed, first_seed + seeds), clients, kills, selector, as_json)
+    numbers = range(first_seed, first_seed + seeds)
+    _show("disturbed", measure(rounds, numbers, clients, kills, selector), as_json)
 
 
 @bench.command()
@@ -479,11 +438,31 @@ def advice(
     as_json: Json = False,
 ) -> None:
     """Measure how often advice from a log is right."""
-    from benchmarks.advice.measure import Setting, run
+    from benchmarks.advice.measure import Setting, measure
 
     if per_round >= clients:
         _fail(f"per-round = {per_round}: must be between 1 and {clients - 1} (one less than clients)")
-    run(range(seeds), Setting(rounds, clients, per_round), jobs, as_json)
+    _show("advice", measure(range(seeds), Setting(rounds, clients, per_round), jobs), as_json)
+
+
+def _show(name: str, output: Iterable[Any], as_json: bool) -> None:
+    """Print the output of a benchmark: each value as a line of JSON as soon as it is there, or the table."""
+    if as_json:
+        for each in output:
+            print(json.dumps(_finite(each)), flush=True)
+        return
+    from benchmarks.results.tables import output_table
+
+    print("\n".join(output_table(name, [_finite(each) for each in output])))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value in which None replaces the numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _names(option: str, text: str, known: Collection[str]) -> list[str]:
@@ -509,6 +488,6 @@ def _numbers(option: str, text: str, low: float) -> list[float]:
     return numbers
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = 2) -> NoReturn:
     typer.echo(message, err=True)
-    sys.exit(2)
+    sys.exit(code)

@@ -1,7 +1,5 @@
 """The cost of faults: accuracy of a disturbed federation compared with the same federation without faults.
 
-``cohort bench disturbed [--rounds 200] [--seeds 5] [--clients 20] [--kills 10] [--selector NAME] [--json]``
-
 The disturbed federation runs on a cluster of processes, as `cohort up` starts it, with the ClientApp of
 `benchmarks.faulty`. Every tenth client is a liar: it lies in each of its answers. A selected honest
 client fails in a round with probability 30 %: it raises an exception, dies, or replies too late. The
@@ -12,20 +10,18 @@ disturbed federation. It runs in one process without a network, which gives the 
 (`tests/federation/test_federation.py`).
 
 Two columns of the table show the test accuracy of the disturbed federation minus that of the undisturbed
-federation, in percentage points. "difference" compares the accuracies after the last round. "last tenth"
-compares the mean accuracies over the last tenth of the rounds, which vary less between seeds.
+federation, in percentage points: "difference" after the last round, and "difference of the last tenth" of the
+mean accuracies over the last tenth of the rounds, which vary less between seeds.
 """
 
 import json
 import os
 import random
-import shutil
 import signal
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +29,11 @@ from flwr.app import Context, RecordDict
 
 import tasks
 from benchmarks import faulty
+from benchmarks.apps import app_with_client
 from client.app import app as client_app
 from deploy.engines.local_cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
-from deploy.flower.submission import copy_app
 from deploy.processes.groups import wait_until
 from server.app import app as server_app
 from server.history import FILE_NAME, read_lines
@@ -46,19 +42,6 @@ from simulation.grid import InProcessGrid
 from strategies.checkpoint import CheckpointFolder
 
 ROUND_LIMIT = 60.0  # seconds that a round may take on average, kills and resumes included
-
-
-def faulty_app(folder: Path) -> Path:
-    """Copy this repository's app to a folder, with `faulty` as the copy's ClientApp; return the folder."""
-    copy_app(app_folder(), folder, folder)
-    shutil.copyfile(faulty.__file__, folder / "client" / "faulty.py")  # Flower ships client/ to every node
-    project = folder / "pyproject.toml"
-    honest, faulty_ = 'clientapp = "client.app:app"', 'clientapp = "client.faulty:app"'
-    text = project.read_text()
-    if honest not in text:
-        raise RuntimeError(f"{project}: {honest} is not in it")
-    project.write_text(text.replace(honest, faulty_))
-    return folder
 
 
 def overrides(clients: int, seed: int, file: Path) -> Path:
@@ -91,10 +74,7 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
 def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list[dict[str, Any]]:
     """Run the disturbed federation, kill its ServerApp `kills` times, and return the lines of its history.
 
-    Raises
-    ------
-    RuntimeError
-        If the ServerApp ends before it is killed.
+    Raises RuntimeError if the ServerApp ends before it is killed.
     """
     folder = Path(config["output-dir"])
     chance = random.Random(config["seed"])
@@ -133,10 +113,7 @@ def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
 def accuracies(lines: list[dict[str, Any]]) -> list[float]:
     """Return the test accuracy after each round in percent, from the lines of a history.
 
-    Raises
-    ------
-    RuntimeError
-        If the last line of the history is not the line of the end.
+    Raises RuntimeError if the last line of the history is not the line of the end.
     """
     if lines[-1]["type"] != "end":
         raise RuntimeError(f"the run did not end: {lines[-1]}")
@@ -145,87 +122,45 @@ def accuracies(lines: list[dict[str, Any]]) -> list[float]:
 
 
 def measure(
-    rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str, folder: Path
-) -> list[dict[str, Any]]:
-    """Run both federations for each seed, and return one row per seed.
+    rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str
+) -> Iterator[dict[str, Any]]:
+    """Run both federations for each seed, and yield one record per seed.
 
-    Parameters
-    ----------
-    rounds : int
-        Number of rounds.
-    seeds : Sequence[int]
-        The seeds.
-    clients : int
-        Number of clients of the disturbed federation, liars included.
-    kills : int
-        How often the ServerApp is killed, < `rounds`.
-    selector : str
-        Name of the selector of both federations.
-    folder : Path
-        Folder for the files of all federations.
+    There are `clients` in the disturbed federation, liars included. Its ServerApp is killed `kills` times.
     """
-    rows = []
-    app = faulty_app(folder / "app")
     liars = {f"client-{m:02d}" for m in range(clients) if faulty.lies(m)}
-    for seed in seeds:
-        with LocalCluster(folder / f"cluster-{seed}", clients, app=app) as cluster:
-            began = time.monotonic()
-            config = settings(selector, rounds, seed, clients, folder / f"disturbed-{seed}")
-            lines = disturbed(cluster, config, kills)
-            seconds = time.monotonic() - began
-        config |= {"output-dir": str(folder / f"undisturbed-{seed}")}
-        without, with_ = accuracies(undisturbed(config, clients)), accuracies(lines)
-        tail = max(1, rounds // 10)
-        records = [line for line in lines if line["type"] == "round" and line["round"]]
-        clipped = [each["client"] for line in records for each in line["clipped"]]
-        rows.append(
-            {
-                "seed": seed,
-                "undisturbed": without[-1],
-                "disturbed": with_[-1],
-                "undisturbed_tail": statistics.fmean(without[-tail:]),
-                "disturbed_tail": statistics.fmean(with_[-tail:]),
-                "rounds": len(records),
-                "skipped": sum(bool(line["skipped"]) for line in records),
-                "failures": sum(len(line["failures"]) for line in records),
-                "clipped": len(clipped),
-                "honest_clipped": sum(client not in liars for client in clipped),
-                "honest_quarantined": sorted(
-                    {each for line in records for each in line["quarantined"]} - liars
-                ),
-                "resumes": sum(line["type"] == "resume" for line in lines),
-                "seconds": seconds,
-            }
-        )
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    return rows
+    with tempfile.TemporaryDirectory(prefix="cohort-disturbed-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        app = app_with_client(folder / "app", faulty)
+        for seed in seeds:
+            with LocalCluster(folder / f"cluster-{seed}", clients, app=app) as cluster:
+                began = time.monotonic()
+                config = settings(selector, rounds, seed, clients, folder / f"disturbed-{seed}")
+                lines = disturbed(cluster, config, kills)
+                seconds = time.monotonic() - began
+            config |= {"output-dir": str(folder / f"undisturbed-{seed}")}
+            without, with_ = accuracies(undisturbed(config, clients)), accuracies(lines)
+            yield {"seed": seed, **differences(without, with_), **faults(lines, liars), "seconds": seconds}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows of `measure` as a Markdown table."""
-    columns = ["seed", "undisturbed", "disturbed", "difference", "last tenth"]
-    columns += ["failures", "clipped", "skipped rounds", "resumed"]
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    for row in rows:
-        lines.append(
-            f"| {row['seed']} | {row['undisturbed']:.2f} | {row['disturbed']:.2f} "
-            f"| {row['disturbed'] - row['undisturbed']:+.2f} "
-            f"| {row['disturbed_tail'] - row['undisturbed_tail']:+.2f} | {row['failures']} "
-            f"| {row['clipped']} | {row['skipped']} | {row['resumes']} |"
-        )
-    for name in ("", "_tail"):
-        differences = [row[f"disturbed{name}"] - row[f"undisturbed{name}"] for row in rows]
-        spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-        what = "over the last tenth" if name else "at the end"
-        lines.append(f"\nDifference {what}: {statistics.fmean(differences):+.2f} ± {spread:.2f} points")
-    return "\n".join(lines)
+def differences(without: Sequence[float], with_: Sequence[float]) -> dict[str, float]:
+    """Return the accuracies at the end and over the last tenth of the rounds, and their differences."""
+    tail = max(1, len(without) // 10)
+    found = {"undisturbed": without[-1], "disturbed": with_[-1], "difference": with_[-1] - without[-1]}
+    tails = [statistics.fmean(each[-tail:]) for each in (without, with_)]
+    return {**found, "difference_of_the_last_tenth": tails[1] - tails[0]}
 
 
-def run(rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str, as_json: bool) -> None:
-    """Print the table, or the rows as JSON."""
-    folder = Path(tempfile.mkdtemp(prefix="cohort-disturbed-"))
-    try:
-        rows = measure(rounds, seeds, clients, kills, selector, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(rows, indent=1) if as_json else table(rows))
+def faults(lines: Sequence[dict[str, Any]], liars: set[str]) -> dict[str, Any]:
+    """Count the faults in the lines of a history, and what the server did."""
+    records = [line for line in lines if line["type"] == "round" and line["round"]]
+    clipped = [each["client"] for line in records for each in line["clipped"]]
+    return {
+        "rounds": len(records),
+        "skipped": sum(bool(line["skipped"]) for line in records),
+        "failures": sum(len(line["failures"]) for line in records),
+        "clipped": len(clipped),
+        "honest_clipped": sum(client not in liars for client in clipped),
+        "honest_quarantined": sorted({each for line in records for each in line["quarantined"]} - liars),
+        "resumes": sum(line["type"] == "resume" for line in lines),
+    }

@@ -39,10 +39,8 @@ def call_with(
     The function must be at the top level of a module, and must not print. The arguments and the result must
     be picklable.
 
-    Raises
-    ------
-    subprocess.CalledProcessError
-        If the function raises an exception. The traceback is printed to standard error.
+    Raises subprocess.CalledProcessError if the function raises an exception. The traceback is printed to
+    standard error.
     """
     done = subprocess.run(
         [sys.executable, "-c", _CODE],

@@ -1,7 +1,5 @@
 """Client updates a second with the papers' networks, on a GPU if there is one.
 
-``cohort bench networks [--networks cnn,resnet18] [--device cuda] [--seconds 10] [--json]``
-
 Two engines train the same federation in turns: the batched simulator of this project, with Adaptive-OSMD, and
 a plain PyTorch loop with FedAvg over clients drawn uniformly. The loop keeps all samples, models and sums on
 the device. The simulator copies mini-batches to the device. It copies the updates back, or for a large model
@@ -11,11 +9,10 @@ TF32.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -124,19 +121,13 @@ def loop(case: Case, data: FederatedData, device: str) -> Iterator[None]:
 ENGINES = {"simulator": simulator, "loop": loop}
 
 
-def measure(names: Sequence[str], device: str, seconds: float) -> list[Row]:
-    """Measure each network with each engine.
+def measure(names: Sequence[str], device: str | None, seconds: float) -> list[list[dict[str, Any]]]:
+    """Measure some of `CASES` with each engine, on "cpu" or "cuda" (None = a GPU if there is one).
 
-    Parameters
-    ----------
-    names : Sequence[str]
-        Names in `CASES`.
-    device : str
-        "cpu" or "cuda".
-    seconds : float
-        Time of each engine with each network, in `BLOCKS` blocks of at least one round. The engines' blocks
-        alternate.
+    `seconds` is the time of each engine with each network, in `BLOCKS` blocks of at least one round. The
+    engines' blocks alternate.
     """
+    device = device or ("cuda" if gpu() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []
     for name in names:
@@ -156,18 +147,6 @@ def measure(names: Sequence[str], device: str, seconds: float) -> list[Row]:
         where = gpu() if device == "cuda" else "CPU"
         for engine, found in times.items():
             median = statistics.median(found)
-            rows.append(Row(case.title, where, engine, case.clients_per_round / median, 1e3 * median))
-    return rows
-
-
-def run(names: Sequence[str], device: str | None, seconds: float, as_json: bool) -> None:
-    """Measure, and print a table or JSON. `device` None = a GPU if there is one."""
-    rows = measure(names, device or ("cuda" if gpu() else "cpu"), seconds)
-    if as_json:
-        print(json.dumps([each._asdict() for each in rows]))
-        return
-    for each in rows:
-        print(
-            f"{each.network} on {each.device}, {each.engine}: {each.updates_per_s:.1f} updates a second, "
-            f"{each.ms_per_round:.1f} ms a round"
-        )
+            row = Row(case.title, where, engine, case.clients_per_round / median, 1e3 * median)
+            rows.append(row._asdict())
+    return [rows]

@@ -1,7 +1,5 @@
 """The cost of over-selection: the first replies are not a random sample, so the aggregate is biased.
 
-``cohort bench over-selection [--rounds 4000] [--seeds 5] [--json]``
-
 M clients differ in speed. The update u_m of client m is the sum of a common vector, a second common vector
 times m's speed, and m's own random vector. Each round adds noise. A round needs the replies of K clients. It
 either selects K clients and waits for all of them, or selects more clients and continues with the first K
@@ -24,9 +22,9 @@ If slow clients hardly ever reply in time, no weights remove the bias, because t
 docs/results/robustness.md has the results.
 """
 
-import json
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,22 +81,14 @@ class Federation:
         return times <= last, float(last)
 
 
-def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tuple[float, Floats]:
-    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the federation and of the selector.
-    name : str
-        Name of the selector.
-    spread : float
-        See `Federation`.
-    factor : float
-        Number of selected clients divided by K, >= 1.
-    rounds : int
-        Number of rounds. The first quarter does not count for the bias and the RMSE.
-    """
+def play(
+    seed: int,  # seed of the federation and of the selector
+    name: str,  # name of the selector
+    spread: float,
+    factor: float,  # number of selected clients divided by K, >= 1
+    rounds: int,  # number of rounds. The first quarter does not count for the bias and the RMSE.
+) -> tuple[float, Floats]:
+    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE."""
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)
     selector = create(name, M, client_sizes=federation.sizes, clients_per_round=K, seed=seed)
@@ -141,20 +131,8 @@ def compare(name: str, spread: float, rounds: int, seeds: int) -> list[Row]:
     return rows
 
 
-def run(rounds: int, seeds: int, as_json: bool) -> None:
-    """Print the table, or a JSON object for each row."""
-    if not as_json:
-        print(f"M = {M}, K = {K}; {rounds} rounds, {seeds} seeds, ± standard error\n")
-        print(f"{'selector':12}{'speeds':>8}{'asked':>7}{'time':>7}  {'weights':15}{'bias':>15}{'RMSE':>15}")
+def measure(rounds: int, seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield a record for each selector, spread of the speeds, factor and way."""
     for name in ("uniform", "md"):
         for spread in (0.3, 1.0):
-            for row in compare(name, spread, rounds, seeds):
-                if as_json:
-                    print(json.dumps(row._asdict()), flush=True)
-                    continue
-                bias, rmse = (
-                    f"{value:.3f} ± {off:.3f}"
-                    for value, off in ((row.bias, row.bias_error), (row.rmse, row.rmse_error))
-                )
-                asked = f"{name:12}{spread:>8}{row.factor:>6.1f}K{row.time:>7.2f}"
-                print(f"{asked}  {row.way:15}{bias:>15}{rmse:>15}", flush=True)
+            yield from (row._asdict() for row in compare(name, spread, rounds, seeds))

@@ -1,7 +1,5 @@
 """Milliseconds of each part of a round, by the number of clients M: which parts grow with M.
 
-``cohort bench population [--sizes 1e4,1e5,1e6] [--names forecast,...] [--path grid|simulator] [--json]``
-
 K = 100 clients train in a round. In round 1 all clients are available. In each later round about half of the
 clients are available. From round 3 on, about a tenth of all clients come or go in each round (a Markov
 chain). The training is almost free: in the simulator, a client takes one or two steps on its only sample,
@@ -18,14 +16,13 @@ in a process of its own. The times are medians of the CPU times of all rounds bu
 include the time of other parts that it calls.
 """
 
-import json
 import logging
 import resource
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,34 +252,11 @@ def _trained(message: Message) -> Message:
     return Message(content, reply_to=message)
 
 
-def run(sizes: Sequence[int], names: Sequence[str], paths: Sequence[str], rounds: int, as_json: bool) -> None:
-    """Print a table for each path and selector, or a JSON object for each column.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        The numbers of clients, each >= 2 K = 200.
-    names : sequence of str
-        The selectors.
-    paths : sequence of str
-        Some of `PATHS`.
-    rounds : int
-        Number of measured rounds, >= 1.
-    as_json : bool
-        Whether to print JSON.
-    """
+def compare(
+    sizes: Sequence[int], names: Sequence[str], paths: Sequence[str], rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Yield each column: of some of `PATHS`, of selectors, and of numbers of clients, each >= 2 K = 200."""
     for path in paths:
         for name in names:
-            columns = [fresh.call(measure, path, name, m, rounds) for m in sizes]
-            if as_json:
-                for column in columns:
-                    print(json.dumps(column._asdict()))
-                continue
-            print(f"\n{path}, {name}: ms of a round, K = {K}\n")
-            print("| | " + " | ".join(f"M = {column.clients:,}" for column in columns) + " |")
-            print("|---|" + "--:|" * len(columns))
-            for part in columns[-1].milliseconds:
-                cells = (f"{column.milliseconds.get(part, 0.0):.1f}" for column in columns)
-                print(f"| {part} | " + " | ".join(cells) + " |")
-            print("| start, s | " + " | ".join(f"{column.start_s:.1f}" for column in columns) + " |")
-            print("| peak, MB | " + " | ".join(f"{column.megabytes:.0f}" for column in columns) + " |")
+            for m in sizes:
+                yield fresh.call(measure, path, name, m, rounds)._asdict()

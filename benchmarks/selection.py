@@ -1,7 +1,5 @@
 """The cost of selection: CPU milliseconds per round for selecting and learning, by the number of clients.
 
-``cohort bench selection [--sizes 1e4,1e5,1e6,1e7] [--names uniform,md,...] [--all] [--json]``
-
 All selectors of this project are measured, and two peers that are written in this module. ``textbook`` is
 Adaptive-OSMD as printed in its paper, with dense arrays. ``lists`` is a loop over Python lists, like the
 published scheduler of Oort. Each cell of the table is measured in a fresh process, whose peak memory is the
@@ -9,11 +7,10 @@ cell's memory. Data sizes are lognormal (σ = 1). Each client has a lognormal no
 learn: the norm of an update is this norm times lognormal noise (σ = 0.3).
 """
 
-import json
 import math
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,22 +191,15 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 
 
 def ours(
-    name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
+    name: str,  # name of the selector
+    scenario: str,  # a key of `SCENARIOS`
+    sizes: Floats,  # (M,) data sizes and mean norms of the clients
+    norms: Floats,
+    rng: np.random.Generator,
 ) -> Callable[[int], float]:
     """Create one of this project's selectors; return a function that plays a round.
 
     The function takes the number of the round, and returns the CPU seconds of the selector.
-
-    Parameters
-    ----------
-    name : str
-        Name of the selector.
-    scenario : str
-        A key of `SCENARIOS`.
-    sizes, norms : ndarray, shape (M,)
-        Data sizes and mean norms of the clients.
-    rng : np.random.Generator
-        Source of randomness.
     """
     m = sizes.size
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})
@@ -296,23 +286,14 @@ def measure(name: str, m: int, seconds: float) -> Cell:
 PEERS = {"textbook": peer(TextbookOSMD), "lists": peer(ListScheduler)}
 
 
-def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float, as_json: bool) -> None:
-    """Print the table, or a JSON object for each cell.
+def compare(
+    sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Yield each cell, for about `seconds` CPU seconds each.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Numbers of clients.
-    names : sequence of str
-        Selectors and peers to measure. If it is empty, all are measured.
-    every : bool
-        Whether to measure every selector in every scenario that is possible for it. Otherwise, this is done
-        for the selectors in `IN_ALL_SCENARIOS`, and the others are measured only in the scenario in which all
-        clients are available.
-    seconds : float
-        Approximate CPU seconds of each cell.
-    as_json : bool
-        Whether to print JSON.
+    Without `names`, all selectors and peers are measured. With `every`, every selector is measured in every
+    scenario that is possible for it. Otherwise, this is done for the selectors in `IN_ALL_SCENARIOS`, and the
+    others are measured only in the scenario in which all clients are available.
     """
     rows = [
         name + scenario
@@ -320,29 +301,8 @@ def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float,
         for scenario in SCENARIOS
         if not scenario or ((name in IN_ALL_SCENARIOS or every) and possible(name, scenario))
     ]
-    rows += PEERS
-    if names:
-        rows = [row for row in rows if row.split(" ")[0] in names]
-    if not as_json:
-        print(f"CPU ms of a round (select + update), K = {K}, median (slowest); peak MB of the process\n")
-        print(f"{'':28}" + "".join(f"{f'M = {m:,}':>28}" for m in sizes))
-    problems = []
-    for row in rows:
-        line = f"{row:28}"
-        for m in sizes:
-            if m > LIMITS.get(row, m):
-                line += f"{'-':>28}"
-                continue
-            cell = fresh.call(measure, row, m, seconds)
-            if as_json:
-                print(json.dumps(cell._asdict()), flush=True)
-            if cell.problem:
-                problems.append(f"{row}, M = {m:,}: {cell.problem}")
-                line += f"{'(see below)':>28}"
-            else:
-                line += f"{f'{cell.milliseconds:.2f} ({cell.slowest:.1f}) {cell.megabytes:.0f} MB':>28}"
-        if not as_json:
-            print(line, flush=True)
-    if not as_json:
-        print("\n" + "\n".join(f"{key.strip() or 'plain'}: {text}" for key, text in SCENARIOS.items()))
-        print("\n".join(problems))
+    for row in (*rows, *PEERS):
+        if not names or row.split(" ")[0] in names:
+            for m in sizes:
+                if m <= LIMITS.get(row, m):
+                    yield fresh.call(measure, row, m, seconds)._asdict()

@@ -17,9 +17,8 @@ of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's 
 to uniform sampling. The seeds are divided among ``--jobs`` processes.
 """
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import STREAMS, Stream, make_stream
+from benchmarks.experiments.report import markdown
 from strategies.advice import BASELINE, Evidence, LoggedRound, advise, collect
 from strategies.advice.log import feedback_of
 from strategies.numerics.arrays import Floats
@@ -147,16 +147,13 @@ def play(setting: Setting, seed: int) -> list[Case]:
     return cases
 
 
-def table(cases: Sequence[Case], log: str) -> str:
+def table(cases: Sequence[Case], log: str) -> list[str]:
     """Return the Markdown table of the logs that one selector drew."""
     names = [name for name in STUDIED if name != BASELINE]
-    lines = [
-        "| stream | " + " | ".join(names) + " | right | cannot tell | wrong |",
-        "|---" * (len(names) + 4) + "|",
-    ]
+    lines = [["stream", *names, "right", "cannot tell", "wrong"]]
     for stream in (*STREAMS, EVERY):
         chosen = [case for case in cases if case.log == log and stream in (case.stream, EVERY)]
-        cells = []
+        cells = [stream]
         for name in names:
             covered = np.mean([case.covered[name] for case in chosen])
             width = np.median([case.width[name] for case in chosen])
@@ -164,23 +161,12 @@ def table(cases: Sequence[Case], log: str) -> str:
             cells.append(f"{100 * covered:.0f} (±{100 * width:.0f}, {100 * gap:.0f})")
         right = sum(case.right for case in chosen)
         silent = sum(case.advised is None for case in chosen)
-        counts = (right, silent, len(chosen) - right - silent)
-        lines.append(f"| {stream} | " + " | ".join([*cells, *map(str, counts)]) + " |")
-    return "\n".join(lines)
+        lines.append([*cells, *map(str, (right, silent, len(chosen) - right - silent))])
+    return markdown(lines)
 
 
-def run(seeds: range, setting: Setting, jobs: int, as_json: bool) -> None:
-    """Print the tables, or a JSON object for each case."""
-    cases: list[Case] = []
+def measure(seeds: range, setting: Setting, jobs: int) -> Iterator[dict[str, Any]]:
+    """Yield each case. The seeds are divided among `jobs` processes."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for part in pool.map(partial(play, setting), seeds):
-            cases += part
-            if as_json:
-                for case in part:
-                    print(json.dumps(case._asdict()), flush=True)
-    if as_json:
-        return
-    print(f"M = {setting.clients}, K = {setting.per_round}, {setting.rounds} rounds, {len(seeds)} seeds.")
-    print("A cell: intervals that hold their truth, % (± median half-width, median error of the replay, %).")
-    for log in LOGS:
-        print(f"\nThe log was drawn by {log}:\n\n{table(cases, log)}")
+            yield from (case._asdict() for case in part)

@@ -98,14 +98,11 @@ class Load:
         self.online: set[int] = set()
         self._models: OrderedDict[str, dict[str, np.ndarray[Any, Any]]] = OrderedDict()
 
-    def model(self, contents: dict[str, bytes]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Return the decoded arrays of a message, None if the message has none. Callers must not change them.
-
-        Parameters
-        ----------
-        contents : dict of str to bytes
-            The objects of the message, by id.
-        """
+    def model(
+        self,
+        contents: dict[str, bytes],  # objects of the message, by id
+    ) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Return the decoded arrays of a message, None if it has none. Callers must not change them."""
         name = next(
             (n for n, each in contents.items() if get_object_type_from_object_content(each) == "ArrayRecord"),
             None,

@@ -26,33 +26,16 @@ AT_ONCE = 32  # at most this many devices connect at a time, since the gate limi
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a load generator.
+    """The settings of a load generator."""
 
-    Attributes
-    ----------
-    address : str
-        HOST:PORT of the Fleet API.
-    authority : str
-        The file of the certificate of the authority that signed the server's certificate.
-    keys : list of str
-        The files of the devices' private keys. The name of a device is the name of its key's file.
-    delay : float
-        Seconds between the arrival of a message and its reply, >= 0.
-    leaves : float
-        How many devices leave in a minute, >= 0.
-    away : float
-        Seconds until a device that left comes back, >= 0.
-    counts : str
-        The file that gets `Load.counts` and, as "online", the number of devices that are online.
-    """
-
-    address: str
-    authority: str
+    address: str  # HOST:PORT of the Fleet API
+    authority: str  # file of the certificate of the authority that signed the server's certificate
+    # The files of the devices' private keys. The name of a device is the name of its key's file.
     keys: list[str]
-    delay: float
-    leaves: float
-    away: float
-    counts: str
+    delay: float  # seconds between the arrival of a message and its reply, >= 0
+    leaves: float  # how many devices leave in a minute, >= 0
+    away: float  # seconds until a device that left comes back, >= 0
+    counts: str  # file that gets `Load.counts` and, as "online", the number of devices that are online
 
 
 async def run(settings: Settings) -> None:
@@ -80,23 +63,16 @@ async def run(settings: Settings) -> None:
     report()
 
 
-async def come_and_go(devices: list[Device], leaves: float, away: float, seed: int, load: Load) -> None:
-    """Run devices until this task is cancelled.
-
-    Parameters
-    ----------
-    devices : list of Device
-        The devices.
-    leaves : float
-        How many devices leave in a minute, at random and without a sign, >= 0.
-    away : float
-        Seconds until a device that left comes back.
-    seed : int
-        The seed of the random choice of which devices leave, and when.
-    load : Load
-        Its `counts` are updated: "left" is the number of times that a device left. "died" is the number of
-        times that a device failed; such a device comes back, too.
-    """
+async def come_and_go(
+    devices: list[Device],
+    leaves: float,  # how many devices leave in a minute, at random and without a sign, >= 0
+    away: float,  # seconds until a device that left comes back
+    seed: int,  # seed of the random choice of which devices leave, and when
+    # Its `counts` are updated: "left" is the number of times that a device left. "died" is the number of
+    # times that a device failed; such a device comes back, too.
+    load: Load,
+) -> None:
+    """Run devices until this task is cancelled."""
     random = np.random.default_rng(seed)
 
     async def keep(device: Device) -> None:

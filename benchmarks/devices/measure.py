@@ -1,7 +1,5 @@
 """Measures rounds of a real server with many simulated devices: seconds, CPU time, memory, lost replies.
 
-``cohort bench devices [--nodes 1000] [--per-round 50] [--rounds 20] [--megabytes 1] [--json]``
-
 The server is the SuperLink with its patches, guards and database, as `cohort up` and `cohort server up` start
 it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`). Round 1,
 in which the devices report their status and fetch the app, is measured apart.
@@ -18,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.apps import write_app
 from benchmarks.devices import app
 from benchmarks.devices.cluster import DeviceCluster
 from deploy.processes.groups import wait_until
@@ -30,26 +29,17 @@ AWAY = "error "  # in a round record, the failure of a disconnected device begin
 SETTLE = 10.0  # s, the longest wait after the last round for devices to answer or abandon their messages
 FLOAT = 4  # bytes of a number in the model
 CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
-PYPROJECT = """
-[project]
-name = "devices"
-version = "1.0.0"
-license = { text = "Apache-2.0" }
-[tool.flwr.app]
-publisher = "cohort"
-[tool.flwr.app.components]
-serverapp = "devices:server"
-clientapp = "devices:client"
-[tool.flwr.app.config]
-lines = ""
-nodes = 0
-per-round = 0
-rounds = 0
-parameters = 0
-layers = 0
-limit = 0.0
-selector = ""
-"""
+CONFIG = {
+    "lines": "",
+    "nodes": 0,
+    "per-round": 0,
+    "rounds": 0,
+    "parameters": 0,
+    "layers": 0,
+    "limit": 0.0,
+    "selector": "",
+}
+"""The settings of `benchmarks.devices.app`."""
 
 
 class Settings(NamedTuple):
@@ -100,10 +90,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     """
     folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
     try:
-        source = folder / "app"
-        source.mkdir()
-        (source / "pyproject.toml").write_text(PYPROJECT)
-        shutil.copy(app.__file__, source / "devices.py")
+        source = write_app(folder / "app", CONFIG, Path(app.__file__))
         began = time.monotonic()
         with DeviceCluster(
             folder / "cluster",
@@ -206,13 +193,3 @@ def _cpu(pid: int) -> float:
 def _status(pid: int, name: str) -> int:
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition(f"{name}:")[2].split()[0])
-
-
-def run(settings: Settings, as_json: bool) -> None:
-    """Print the results, as a table or as JSON."""
-    results = measure(settings)
-    if as_json:
-        print(json.dumps(results))
-        return
-    for name, value in results.items():
-        print(f"{name:28} {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,6 @@ import typer
 from rich.console import Console
 
 from benchmarks.experiments.figure import draw
-from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
 from benchmarks.results.machine import gpu
@@ -28,45 +28,26 @@ def list_experiments(known: Mapping[str, Experiment]) -> None:
     """Print a line about each experiment."""
     width = max(map(len, known))
     for each in known.values():
-        data = f"; needs {each.data}" if each.data else ""
-        data += "; needs a GPU" if each.gpu else ""
-        typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{data})")
+        needs = f"; needs {each.data}" if each.data else ""
+        needs += "; needs a GPU" if each.gpu else ""
+        typer.echo(f"{each.name:{width}}  {each.text.title} ({each.text.source}; {each.seeds} seeds{needs})")
 
 
 def run_experiments(
-    known: Mapping[str, Experiment],
+    known: Mapping[str, Experiment],  # experiments to choose from, by name
+    # Names of the experiments to run. Without names, all known experiments run, except those whose data file
+    # is missing and, on a machine without a GPU, those that need one.
     names: list[str] | None,
     seeds: int | None,
     jobs: int,
     data: Path | None,
+    # Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
     out: Path,
     quick: bool,
     fresh: bool,
-    record: bool = False,
+    record: bool = False,  # whether to write the data files of ``results/``, too
 ) -> None:
-    """Run experiments, print their tables, and write tables, figures and numbers to a folder.
-
-    Parameters
-    ----------
-    known : Mapping[str, Experiment]
-        The experiments to choose from, by name.
-    names : list of str or None
-        Names of the experiments to run. Without names, all known experiments run, except those whose
-        data file is missing and, on a machine without a GPU, those that need one.
-    out : Path
-        Folder for the output. If `quick`, the output goes to the subfolder ``quick`` of this folder.
-    record : bool
-        Whether to write the data files of ``results/``, too. If so, seeds with a result from another version
-        of the code are run again.
-    seeds, jobs, data, quick, fresh
-        See `run_all`.
-
-    Raises
-    ------
-    SystemExit
-        With code 2 if an argument is wrong, a named experiment lacks its data, or a file cannot be written;
-        1 if a seed failed; 130 after Ctrl-C.
-    """
+    """Run experiments, print their tables, and write tables, figures and numbers to a folder."""
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
@@ -87,36 +68,26 @@ def run_experiments(
     chosen = [each for each in wanted if each not in [*lacking, *slow]]
 
     out, start = out / "quick" if quick else out, time.monotonic()
-    console = Console(stderr=True)
-    totals = {each.name: num_seeds(each, seeds, quick) for each in chosen}
-    with (Bars if console.is_terminal else Lines)(console, totals) as watcher:
-        try:
-            for report in run_all(
-                chosen,
-                out / "seeds",
-                seeds=seeds,
-                jobs=jobs,
-                data=data,
-                quick=quick,
-                fresh=fresh,
-                current=record,
-                watcher=watcher,
-            ):
-                _write(report, out)
-                if record:
-                    typer.echo(f"recorded: {record_report(report, out / 'seeds', data)}", err=True)
-        except OSError as error:
-            _fail(str(error))
-        except KeyboardInterrupt:
-            typer.echo(
-                "stopped; the same command (without --fresh) goes on after the finished seeds", err=True
-            )
-            sys.exit(130)
+    options = {"seeds": seeds, "jobs": jobs, "data": data, "quick": quick, "fresh": fresh}
+    problems: list[str] = []
+    try:
+        shown = Console(stderr=True, highlight=False)
+        for report in run_all(chosen, out / "seeds", console=shown, problems=problems, **options):  # type: ignore[arg-type]
+            _write(report, out)
+            if record:
+                typer.echo(f"recorded: {record_report(report, data)}", err=True)
+    except OSError as error:
+        _fail(str(error))
+    except (ModuleNotFoundError, RuntimeError) as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command (without --fresh) goes on after the finished seeds", 130)
     typer.echo(
         f"{len(chosen)} experiments in {time.monotonic() - start:.0f} s; tables and figures: {out}", err=True
     )
-    if watcher.failures:
-        _fail(f"{watcher.failures} seeds failed; the same command runs them again", 1)
+    if problems:
+        typer.echo("\n".join(problems), err=True)
+        _fail(f"{len(problems)} seeds failed; the same command runs them again", 1)
 
 
 def _where(file: str, data: Path | None) -> str:
@@ -135,7 +106,7 @@ def _write(report: Report, out: Path) -> None:
     text, name = table(report), report.experiment.name
     typer.echo(text)
     (out / f"{name}.md").write_text(text, encoding="utf-8")
-    (out / f"{name}.json").write_text(as_json(report), encoding="utf-8")
+    (out / f"{name}.json").write_text(json.dumps(as_json(report), indent=1, ensure_ascii=False), "utf-8")
     if report.outcomes[0].curves:
         try:
             draw(report, out / f"{name}.png")

@@ -18,18 +18,11 @@ if TYPE_CHECKING:
 
 
 class Band(NamedTuple):
-    """The mean of a curve over the seeds, and its standard deviation.
+    """A curve over the seeds. If the y axis is logarithmic, mean and deviation are those of log y."""
 
-    Attributes
-    ----------
-    x, mean, deviation : ndarray, shape (P,)
-        The x of each point, and the mean and the standard deviation of its y over the seeds. If the y axis is
-        logarithmic, they are those of log y.
-    """
-
-    x: Floats
-    mean: Floats
-    deviation: Floats
+    x: Floats  # (P,)
+    mean: Floats  # (P,)
+    deviation: Floats  # (P,) the standard deviation
 
 
 def bands(report: Report) -> dict[str, dict[str, Band]]:
@@ -48,15 +41,8 @@ def bands(report: Report) -> dict[str, dict[str, Band]]:
 def draw(report: Report, path: Path) -> None:
     """Draw an experiment's curves as a PNG file: means over the seeds, with bands of ± a standard deviation.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    ValueError
-        If the experiment has no curves.
+    The experiment must have curves.
     """
-    if not report.outcomes[0].curves:
-        raise ValueError(f"{report.experiment.name} has no curves")
     draw_bands(report.experiment, bands(report), len(report.outcomes), path)
 
 
@@ -65,30 +51,18 @@ def draw_bands(
 ) -> None:
     """Draw bands as a PNG file.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment, which has the labels of the axes.
-    panels : Mapping[str, Mapping[str, Band]]
-        Title of the panel -> label of the line -> band of the line. There must be at least one panel.
-    seeds : int
-        The number of seeds.
-    path : Path
-        The PNG file.
-    **file
-        Further arguments of `figure_file`.
+    `panels` has at least one panel: title -> label of the line -> band. `seeds` is the number of seeds, and
+    `file` are further arguments of `figure_file`.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
+    Raises ModuleNotFoundError if matplotlib is missing.
     """
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
     with figure_file(path, width=1 + 4.2 * across, height=0.8 + 3.2 * down, **file) as figure:
+        text = experiment.text
         of = " of log y" if experiment.log_y else ""
         spread = "one seed" if seeds == 1 else f"mean ± standard deviation{of} over {seeds} seeds"
-        figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
+        figure.suptitle(f"{text.title or experiment.name}\n{text.source}; {spread}", fontsize=10)
         every = figure.subplots(down, across, squeeze=False).flat
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
             # All colours in one line style, then all colours in the next.

@@ -44,44 +44,14 @@ def _outcome(federation: Federation, quick: bool) -> Outcome:
     )
 
 
-_NOTE = (
-    "The buffered methods keep 6 of 60 clients busy; the other methods select 6 in a round. All seconds "
-    "are simulated. "
-    "`benchmarks.time_to_accuracy` describes the methods. Seconds and megabytes are those until 80, 90 and "
-    "95 % of the best accuracy of any method. With 5 seeds, a 95 % interval reaches 1.24 standard "
-    "deviations to each side of the mean. The clients are cut into quarters by speed; the worst quarter is "
-    "the one with the least accuracy. The bias is that of the aggregate, in percent of the error of one "
-    "round (`benchmarks.time_to_accuracy.bias`). An unbiased method has values around 0."
-)
-_NAMES = {
-    "lognormal": "time-lognormal",
-    "lognormal, slow are large and hard": "time-lognormal-hard",
-    "lognormal, slow are small and easy": "time-lognormal-easy",
-    "lognormal, half available": "time-lognormal-half",
-    "devices": "time-devices",
-    "devices, slow are large and hard": "time-devices-hard",
-    "devices, slow are small and easy": "time-devices-easy",
-    "devices, half available": "time-devices-half",
-}
+ENDS = {"large and hard": "-hard", "small and easy": "-easy", "half available": "-half"}
 EXPERIMENTS = (
     *(
         Experiment(
-            name=_NAMES[setting],
-            title=f"time to accuracy on digits, speeds {setting}",
-            source="no paper; `cohort bench time-to-accuracy` prints the same with intervals",
-            run=partial(run, setting),
-            note=_NOTE,
-            digits=1,
+            f"time-{speeds}{ENDS.get(slow.removeprefix('slow are '), '')}", partial(run, setting), digits=1
         )
         for setting in SETTINGS
+        for speeds, _, slow in [setting.partition(", ")]
     ),
-    Experiment(
-        name="time-mnist",
-        title="time to accuracy of a perceptron on MNIST, speeds lognormal",
-        source="no paper; `benchmarks.experiments.slow_clients`",
-        run=run_mnist,
-        note=_NOTE,
-        digits=1,
-        data="mnist.npz",
-    ),
+    Experiment("time-mnist", run_mnist, digits=1, data="mnist.npz"),
 )

@@ -1,8 +1,5 @@
 """The time and the memory of a round with a large model, in stock Flower and as this project runs it.
 
-``cohort bench models [--megabytes 100,500] [--nodes 5] [--rounds 3] [--stock-up-to MB]
-[--no-stock] [--json]``, or ``python -m benchmarks.models``
-
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
 node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
 With half precision, models and updates travel as float16 (`strategies.half_precision`), half the bytes. The
@@ -20,25 +17,21 @@ the replies of all nodes at once, so its multiple grows with the number of nodes
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import socket
 import statistics
-import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from benchmarks import noop
-from benchmarks.rounds.measure import PYPROJECT, Federation
-from benchmarks.throughput.processes import cpu_seconds, tree
-from deploy.engines.local_cluster import LocalCluster
+from benchmarks.messages.measure import spent
+from benchmarks.rounds.measure import federation
+from benchmarks.throughput.processes import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.engines.local_cluster import Programs
+    from deploy.engines.local_cluster import LocalCluster, Programs
 
 PROGRAMS: dict[str, tuple[Programs, bool]] = {  # name -> programs, and whether they send half precision
     "cohort": ("forked", False),
@@ -47,15 +40,6 @@ PROGRAMS: dict[str, tuple[Programs, bool]] = {  # name -> programs, and whether 
 }
 LOOK = 0.05  # seconds between two looks at the memory of the processes
 BLOCK = 1 << 20  # bytes of a write to the loopback
-
-
-class Cost(NamedTuple):
-    """The cost of a round."""
-
-    seconds: float  # the median duration of the rounds
-    cpu: float  # CPU seconds of all programs, the mean over the rounds
-    loopback: float  # seconds that the same bytes take through the loopback
-    copies: dict[str, float]  # program -> the largest growth of one process, in sizes of the model
 
 
 class Memory:
@@ -115,60 +99,36 @@ def loopback(size: int) -> float:
     return time.perf_counter() - began
 
 
-@contextlib.contextmanager
-def federation(megabytes: float, programs: Programs, half: bool, nodes: int) -> Iterator[Federation]:
-    """Start a federation with a model of this size; afterwards end all processes and remove the files."""
-    folder = Path(tempfile.mkdtemp(prefix="cohort-models-"))
-    try:
-        bundle = folder / "app"
-        bundle.mkdir()
-        project = PYPROJECT.replace('"noop:', '"large_app:') + f"megabytes = {megabytes}\n"
-        (bundle / "pyproject.toml").write_text(project + f"half = {json.dumps(half)}\n")
-        shutil.copy(noop.__file__, bundle / "noop.py")
-        shutil.copy(Path(__file__).with_name("large_app.py"), bundle)
-        with LocalCluster(folder / "cluster", nodes, app=bundle, programs=programs) as cluster:
-            yield Federation(cluster, nodes)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> dict[str, object]:
+    """Return the cost of a round, from `rounds` rounds with `nodes` nodes and a model of this size.
 
-
-def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> Cost:
-    """Return the cost of a round, from `rounds` rounds with `nodes` nodes and a model of this size."""
-    with federation(megabytes, programs, half, nodes) as running, Memory(running.cluster) as memory:
+    "seconds": the median of a round; "cpu": of all programs, the mean; "loopback": the seconds that the same
+    bytes take through the loopback; "copies": program -> the largest growth of one process, in sizes of the
+    model.
+    """
+    app, config = Path(__file__).with_name("large_app.py"), {"megabytes": megabytes, "half": half}
+    with federation(programs, nodes, app=app, config=config) as running, Memory(running.cluster) as memory:
         running.turn(1, poll=False)
-        before = _spent(running.cluster)
+        before = spent(running.cluster)
         seconds = running.turn(rounds, poll=False)
-        cpu = (_spent(running.cluster) - before) / rounds
+        cpu = (spent(running.cluster) - before) / rounds
         running.turn(1, poll=False, last=True)
-    through = loopback(round(megabytes * 1e6 * nodes * (3 if half else 6)))
-    copies = {name: grown / megabytes for name, grown in memory.grown.items()}
-    return Cost(statistics.median(seconds), cpu, through, copies)
+    return {
+        "seconds": statistics.median(seconds),
+        "cpu": cpu,
+        "loopback": loopback(round(megabytes * 1e6 * nodes * (3 if half else 6))),
+        "copies": {name: grown / megabytes for name, grown in memory.grown.items()},
+    }
 
 
-def _spent(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds(pid) for pid in cluster.roots)
-
-
-def run(sizes: list[float], nodes: int, rounds: int, stock_up_to: float, as_json: bool) -> None:
-    """Print a paragraph for each size and program, or a JSON object. Programs that fail have an ``error``."""
+def compare(sizes: list[float], nodes: int, rounds: int, stock_up_to: float) -> Iterator[dict[str, object]]:
+    """Yield a record for each size and program. Programs that fail have an ``error``."""
     for megabytes in sizes:
         for name, (programs, half) in PROGRAMS.items():
             if programs == "stock" and megabytes > stock_up_to:
                 continue
             row: dict[str, object] = {"megabytes": megabytes, "programs": name}
             try:
-                cost = measure(megabytes, programs, half, nodes, rounds)
+                yield row | measure(megabytes, programs, half, nodes, rounds)
             except (RuntimeError, TimeoutError) as error:
-                row["error"] = str(error).strip().rpartition("\n")[2]
-                print(json.dumps(row) if as_json else f"{megabytes:g} MB, {name}: {row['error']}")
-                continue
-            if as_json:
-                print(json.dumps(row | cost._asdict()), flush=True)
-                continue
-            print(
-                f"{megabytes:g} MB, {name}: {cost.seconds:.1f} s a round, {cost.cpu:.1f} s of CPU; "
-                f"{cost.seconds / cost.loopback:.1f} times the loopback's {cost.loopback:.2f} s"
-            )
-            for program, copies in sorted(cost.copies.items(), key=lambda item: -item[1]):
-                if copies >= 0.05:
-                    print(f"    {program:24} {copies:5.1f} times the model")
+                yield row | {"error": str(error).strip().rpartition("\n")[2]}

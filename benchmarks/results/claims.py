@@ -1,14 +1,18 @@
 """Claims about selectors, and what the recorded values say about them.
 
-A claim compares two cells of an experiment, or a cell with a number, seed by seed. Its effect has a 95 %
-interval by Student's t, and its p value is corrected by Holm's method for all claims of its group that have
-values. With few seeds, most differences are "not shown".
+claims.csv has a claim in each line. It compares two cells of an experiment, or a cell with a number (in the
+column "other row"), seed by seed. The effect has a 95 % interval by Student's t, and its p value is corrected
+by Holm's method for all claims of its group that have values. With few seeds, most differences are "not
+shown".
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benchmarks.results.files import Recorded
@@ -21,46 +25,23 @@ if TYPE_CHECKING:
     from benchmarks.experiments.report import Cell
     from benchmarks.results.files import Result
 
-POINTS: dict[str, Any] = {"scale": "difference", "unit": " points"}
-DECADES: dict[str, Any] = {"scale": "difference", "unit": " (log10)"}
-"""Keyword arguments of claims about accuracies in percent (`POINTS`) and about logarithms (`DECADES`)."""
+FILE = Path(__file__).with_name("claims.csv")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that recorded values can support or contradict.
+    """A claim that recorded values can support or contradict."""
 
-    Attributes
-    ----------
-    group : str
-        The paper, or "users" for what a user gains.
-    text : str
-        The claim in one sentence.
-    experiment : str
-        The experiment with the values.
-    cell : Cell
-        (row, column) of the claim's subject.
-    other : Cell or float
-        The cell of the same experiment, or the number, with which `cell` is compared.
-    scale : {"ratio", "difference"}
-        Whether the effect is cell / other (the geometric mean over the seeds), or cell - other (the mean).
-    side : {"below", "above"}
-        On which side of `limit` the effect lies if the claim holds.
-    limit : float or None
-        The number with which the effect is compared. None stands for 1 (ratio) or 0 (difference).
-    unit : str
-        Unit of a difference.
-    """
-
-    group: str
-    text: str
+    group: str  # the paper, or "users" for what a user gains
+    text: str  # the claim in one sentence
     experiment: str
-    cell: Cell
-    other: Cell | float
+    cell: Cell  # (row, column) of the claim's subject
+    other: Cell | float  # the cell of the same experiment, or the number, with which `cell` is compared
+    # The effect is cell / other (the geometric mean over the seeds), or cell - other (the mean).
     scale: Literal["ratio", "difference"] = "ratio"
-    side: Literal["below", "above"] = "below"
-    limit: float | None = None
-    unit: str = ""
+    side: Literal["below", "above"] = "below"  # of `limit` on which the effect lies if the claim holds
+    limit: float | None = None  # None stands for 1 (ratio) or 0 (difference)
+    unit: str = ""  # of a difference
 
     @property
     def threshold(self) -> float:
@@ -68,27 +49,37 @@ class Claim:
         return self.limit if self.limit is not None else float(self.scale == "ratio")
 
 
-class Finding(NamedTuple):
-    """What the values say about a claim.
+@cache
+def read_claims() -> tuple[Claim, ...]:
+    """Return the claims of claims.csv."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(map(_claim, csv.DictReader(file)))
 
-    Attributes
-    ----------
-    claim : Claim
-        The claim.
-    effect, low, high : float
-        The effect and its 95 % interval; NaN if there are no values.
-    seeds : int
-        The number of seeds that have both values.
-    corrected : float
-        The p value of a two-sided paired t test against the limit, corrected by Holm's method.
-    """
+
+def _claim(line: dict[str, Any]) -> Claim:
+    row, column = line["other row"], line["other column"]
+    return Claim(
+        line["group"],
+        line["claim"],
+        line["experiment"],
+        (line["row"], line["column"]),
+        (row, column) if column else float(row),
+        line["scale"],
+        line["side"],
+        float(line["limit"]) if line["limit"] else None,
+        line["unit"],
+    )
+
+
+class Finding(NamedTuple):
+    """What the values say about a claim. The numbers are NaN if there are no values."""
 
     claim: Claim
     effect: float
-    low: float
+    low: float  # the ends of the 95 % interval of the effect
     high: float
-    seeds: int
-    corrected: float
+    seeds: int  # number of seeds that have both values
+    corrected: float  # p of a two-sided paired t test against the limit, corrected by Holm's method
 
     @property
     def verdict(self) -> str:
@@ -104,10 +95,7 @@ class Finding(NamedTuple):
 def judge(claims: Sequence[Claim], results: Mapping[str, Result]) -> list[Finding]:
     """Return what the results say about each claim.
 
-    Raises
-    ------
-    KeyError
-        If a recorded file does not have a cell that a claim names.
+    Raises KeyError if a recorded file does not have a cell that a claim names.
     """
     samples = [_sample(claim, results.get(claim.experiment)) for claim in claims]
     corrected = [math.nan] * len(claims)
@@ -135,10 +123,8 @@ def _sample(claim: Claim, result: Result | None) -> list[float]:
     if not isinstance(result, Recorded):
         return []
     ours = result.values(*claim.cell)
-    if isinstance(claim.other, tuple):
-        theirs = result.values(*claim.other)
-    else:
-        theirs = [float(claim.other)] * len(ours)
+    other = claim.other
+    theirs = result.values(*other) if isinstance(other, tuple) else [other] * len(ours)
     if claim.scale == "difference":
         found = [a - b for a, b in zip(ours, theirs, strict=True)]
     else:

@@ -12,17 +12,15 @@ from benchmarks.results.checking import (
     DEVIATIONS,
     RELATIVE,
     differences,
-    kept,
     need_gpu,
     outdated,
     renew,
-    renew_benchmark,
     rerun,
     sample,
     write_pages,
     wrong_pages,
 )
-from benchmarks.results.files import Measured, Recorded, read
+from benchmarks.results.files import Recorded, read
 from benchmarks.results.recording import measure
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def write_all() -> None:
-    """Write the pages and figures from the data files, and print the paths of those that changed."""
+    """Fill the pages and draw the figures from the data files, and print the paths of those that changed."""
     for path in write_pages(read()):
         typer.echo(path)
 
@@ -46,19 +44,14 @@ def measure_one(command: str) -> None:
 
 
 def renew_all(names: list[str] | None, data: Path | None) -> None:
-    """Rerun one seed of each outdated experiment, the cheapest first, and each outdated benchmark as a whole.
+    """Renew the outdated results, the cheapest first; with `names`, only the outdated ones among these.
 
-    With `names`, rerun only the outdated ones among these.
-
-    Raises
-    ------
-    SystemExit
-        With code 2 if a name has no recorded or measured result; 1 if a value differs, or data are missing;
-        else 0.
+    Raises SystemExit: With code 2 if a name has no result; 1 if a value differs, or data are missing; else
+    0.
     """
     results = read()
     for name in names or ():
-        if not isinstance(results.get(name), Recorded | Measured):
+        if name not in results:
             typer.echo(f"experiment = {name!r}: has no recorded results", err=True)
             sys.exit(2)
     failed = 0
@@ -66,7 +59,7 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
         if names and result.name not in names:
             continue
         try:
-            found = renew(result, data) if isinstance(result, Recorded) else renew_benchmark(result)
+            found = renew(result, data)
         except (FileNotFoundError, ValueError) as error:
             found = [str(error)]
         if found:
@@ -80,48 +73,30 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
     sys.exit(failed > 0)
 
 
-def check(seed: int | None, budget: float, data: Path | None) -> None:
-    """Print whether pages, digests and a sample of seeds agree with the code.
-
-    Parameters
-    ----------
-    seed : int or None
-        Seed of the sample. (default: a random one, which is printed)
-    budget : float
-        The seeds of the sample took at most this many CPU seconds together when they were recorded.
-    data : Path or None
-        Folder with the files of samples that experiments read. Experiments whose file is missing are left out
-        of the sample.
-
-    Raises
-    ------
-    SystemExit
-        With code 1 if something disagrees.
-    """
+def check(
+    seed: int | None,  # seed of the sample. (default: a random one, which is printed)
+    budget: float,  # seeds of the sample took at most this many CPU seconds together when they were recorded
+    # Folder with the files of samples that experiments read. Experiments whose file is missing are left out
+    # of the sample.
+    data: Path | None,
+) -> None:
+    """Print whether pages, digests and a sample of seeds agree with the code."""
     results = read()
-    recorded = [each for each in results.values() if isinstance(each, Recorded)]
-    problems = wrong_pages(results)
-    changed = outdated(results)
+    problems, changed, unchecked = wrong_pages(results), outdated(results), need_gpu(results)
     problems += [
         f"{each.name}: its sources have changed since it was recorded "
         f"(`cohort bench results --renew {each.name}`)"
         for each in changed
     ]
-    old = kept(results)
-    typer.echo(
-        f"{len(recorded)} experiments recorded, {len(changed)} of them outdated; "
-        f"{len(old)} tables not rerun: " + ", ".join(each.name for each in old)
-    )
-    if unchecked := need_gpu(results):
+    recorded = {name: each for name, each in results.items() if isinstance(each, Recorded)}
+    typer.echo(f"{len(recorded)} experiments recorded, {len(changed)} of them outdated")
+    if unchecked:
         typer.echo("not checked, since there is no GPU: " + ", ".join(each.name for each in unchecked))
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    chosen = sample(
-        {each.name: each for each in recorded if each not in [*changed, *unchecked]}, seed, budget, data
-    )
+    current = {name: each for name, each in recorded.items() if each not in [*changed, *unchecked]}
+    seeds = sample(current, seed, budget, data)
     how = f"bit for bit; if another machine recorded it, within {RELATIVE:g} + {DEVIATIONS:g} deviations"
-    typer.echo(f"sample {seed} (--sample {seed} repeats it): {len(chosen)} seeds rerun, compared {how}")
-    by_name = {each.name: each for each in recorded}
-    seeds = [(by_name[name], number) for name, number, _ in chosen]
+    typer.echo(f"sample {seed} (--sample {seed} repeats it): {len(seeds)} seeds rerun, compared {how}")
     for (result, number), again in zip(seeds, rerun(seeds, data), strict=True):
         found = differences(result, number, again)
         typer.echo(f"  {result.name}, seed {number}: {'differs' if found else 'equal'}")

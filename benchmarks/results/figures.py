@@ -46,20 +46,10 @@ CLAIMS_FIGURE = "claims.png"
 
 
 class Drawn(NamedTuple):
-    """A figure of the pages, with the digest that its file should hold.
+    """A figure of the pages, with the digest that its file should hold."""
 
-    Attributes
-    ----------
-    file : str
-        The name of the figure's PNG file.
-    digest : str
-        Digest of the data that the figure shows.
-    draw : Callable[[Path], None]
-        Draws the figure.
-    """
-
-    file: str
-    digest: str
+    file: str  # the name of the PNG file
+    digest: str  # of the data that the figure shows
     draw: Callable[[Path], None]
 
     def is_current(self, folder: Path) -> bool:
@@ -70,13 +60,7 @@ class Drawn(NamedTuple):
             return False
 
     def write(self, folder: Path) -> Path:
-        """Draw the figure, and write its file into the folder.
-
-        Raises
-        ------
-        ModuleNotFoundError
-            If matplotlib is missing.
-        """
+        """Draw the figure, and write its file into the folder."""
         from PIL import Image  # matplotlib needs it, too
         from PIL.PngImagePlugin import PngInfo
 

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.report import markdown
 from benchmarks.results.files import Recorded
 from deploy.runs.seed_statistics import Interval, interval
 
@@ -19,13 +20,6 @@ SECONDS, BIAS = "s to 90 %", "bias, %"
 SHOWN = ("buffered-md", "buffered-forecast", "fedbuff", "oort")
 """The methods that are compared with the first one."""
 UNBIASED = ("buffered-md", "buffered-forecast")
-
-_INTRO = """\
-Mean seconds to 90 % of the best accuracy, and in brackets the difference to the first method: the mean over
-the seeds, which both methods share, and its 95 % interval by Student's t. A method is within the interval of
-the first, and bold, if this interval has 0: these seeds do not show that it is later. The same seeds say
-which method is first, so the differences are a little too large. The biases are in percent of the error of
-one round."""
 
 
 class Lag(NamedTuple):
@@ -48,11 +42,11 @@ def first_of(result: Recorded) -> str:
 
 def lag(result: Recorded, method: str) -> Lag:
     """Return how much later a method is than the first method."""
-    ours, first = result.values(method, SECONDS), result.values(first_of(result), SECONDS)
-    return Lag(fmean(ours), interval([a - b for a, b in zip(ours, first, strict=True)]))
+    ours, leader = result.values(method, SECONDS), result.values(first_of(result), SECONDS)
+    return Lag(fmean(ours), interval([a - b for a, b in zip(ours, leader, strict=True)]))
 
 
-def section(results: Mapping[str, Result]) -> list[str]:
+def first(results: Mapping[str, Result]) -> list[str]:
     """Return the comparison as Markdown; empty if nothing is recorded."""
     recorded = {
         name: found
@@ -61,31 +55,27 @@ def section(results: Mapping[str, Result]) -> list[str]:
     }
     if not recorded:
         return []
-    lines = ["## Which method is first", "", *_INTRO.splitlines(), ""]
-    head = ["setting", "first", "seconds of the first", *(f"`{each}`" for each in SHOWN)]
-    head += ["bias of the first", *(f"of `{each}`" for each in UNBIASED)]
-    lines += [f"| {' | '.join(head)} |", "|---|---|--:|" + "---|" * len(SHOWN) + "--:|" * (1 + len(UNBIASED))]
+    lines = [["setting", "first", "seconds of the first", *(f"`{each}`" for each in SHOWN)]]
+    lines[0] += ["bias of the first", *(f"of `{each}`" for each in UNBIASED)]
     for name, result in recorded.items():
-        first = first_of(result)
-        cells = [f"`{first}`", f"{lag(result, first).seconds:.0f}"]
-        cells += [_shown(lag(result, method), method == first) for method in SHOWN]
-        cells += [f"{fmean(result.values(method, BIAS)):.1f}" for method in (first, *UNBIASED)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        leader = first_of(result)
+        cells = [name, f"`{leader}`", f"{lag(result, leader).seconds:.0f}"]
+        cells += [_shown(lag(result, method), method == leader) for method in SHOWN]
+        lines.append([*cells, *(f"{fmean(result.values(each, BIAS)):.1f}" for each in (leader, *UNBIASED))])
     within = [name for name, result in recorded.items() if any(lag(result, each).within for each in UNBIASED)]
     without = [name for name in recorded if name not in within]
     names = " or ".join(f"`{each}`" for each in UNBIASED)
-    lines += [
+    count = f"in {len(within)} of {len(recorded)} settings."
+    rest = f" Neither is in {', '.join(without)}." if without else ""
+    return [
+        *markdown(lines, "llr" + "l" * len(SHOWN) + "rrr"),
         "",
-        f"{names} is first, or within the interval of the first, in {len(within)} of {len(recorded)} "
-        "settings.",
+        f"{names} is first, or within the interval of the first, {count}{rest}",
     ]
-    if without:
-        lines[-1] += f" Neither is in {', '.join(without)}."
-    return lines
 
 
-def _shown(found: Lag, first: bool) -> str:
-    if first:
+def _shown(found: Lag, leads: bool) -> str:
+    if leads:
         return f"**{found.seconds:.0f}**"
     if not math.isfinite(found.seconds):
         return "not with every seed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.experiments.report import markdown
 from benchmarks.results.files import Measured
 from benchmarks.results.tables import PROGRAMS
 
@@ -25,24 +26,12 @@ them."""
 
 
 class Goal(NamedTuple):
-    """A goal.
+    """A goal."""
 
-    Attributes
-    ----------
-    what : str
-        What is measured.
-    most : float
-        The largest value that reaches the goal.
-    name : str
-        The data file with the value.
-    value : callable
-        Takes the output in the data file, and returns the value.
-    """
-
-    what: str
-    most: float
-    name: str
-    value: Callable[[Sequence[Any]], float]
+    what: str  # what is measured
+    most: float  # the largest value that reaches the goal
+    name: str  # the data file with the value
+    value: Callable[[Sequence[Any]], float]  # output in the data file -> the value
 
 
 def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
@@ -145,15 +134,15 @@ GOALS = (
 
 def goals_table(results: Mapping[str, Result]) -> list[str]:
     """Return the lines of a Markdown table of the goals: what, goal, measured, reached and data file."""
-    lines = ["| | goal, at most | measured | reached | data file |", "|---|--:|--:|---|---|"]
+    lines = [["", "goal, at most", "measured", "reached", "data file"]]
     for goal in GOALS:
         value = _value(goal, results.get(goal.name))
         shown, reached = "not recorded", ""
         if value is not None:
             shown = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
             reached = "yes" if value <= goal.most else "no"
-        lines.append(f"| {goal.what} | {goal.most:g} | {shown} | {reached} | `{goal.name}` |")
-    return lines
+        lines.append([goal.what, f"{goal.most:g}", shown, reached, f"`{goal.name}`"])
+    return markdown(lines, "lrrll")
 
 
 def _value(goal: Goal, result: Result | None) -> float | None:

@@ -11,8 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks.experiments.running import plan_all
-from benchmarks.experiments.sources import digest_of, sources_of
+from benchmarks.experiments.running import data_file, digest_of, sources_of
 from benchmarks.fresh import ONE_THREAD
 from benchmarks.results.files import FOLDER, Measured, recorded, write
 from benchmarks.results.machine import commit, machine
@@ -43,89 +42,60 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def record_report(report: Report, out: Path, data: Path | None, folder: Path = FOLDER) -> Path:
-    """Write the data file of an experiment whose seeds have all run with the present code.
-
-    Parameters
-    ----------
-    report : Report
-        The report of all seeds.
-    out, data : Path
-        See `benchmarks.experiments.running.run_all`.
-    folder : Path
-        Where the file is written.
-
-    Raises
-    ------
-    ValueError
-        If a seed is missing, or is outdated.
-    """
+def record_report(report: Report, data: Path | None, folder: Path = FOLDER) -> Path:
+    """Write the data file of an experiment; `data` is the folder with the files that experiments need."""
     experiment = report.experiment
-    jobs = plan_all([experiment], out, seeds=len(report.outcomes), data=data)[experiment.name]
-    results = [job.read() for job in jobs]
-    if any(result is None or result.sources != digest_of(experiment) for result in results):
-        raise ValueError(f"{experiment.name}: a seed is missing, or is outdated; run it with --fresh")
-    seconds = [result.seconds for result in results if result]
-    return write(
-        recorded(
-            report,
-            [job.seed for job in jobs],
-            seconds,
-            measured=today(),
-            command=command_of(experiment, len(jobs)),
-            commit=commit(sources_of(experiment)),
-            sources=digest_of(experiment),
-            data=jobs[0].digest,
-            machine=machine(),
-        ),
-        folder,
+    result = recorded(
+        report,
+        measured=today(),
+        command=command_of(experiment, len(report.outcomes)),
+        commit=commit(sources_of(experiment)),
+        sources=digest_of(experiment),
+        data=data_file(experiment, data)[1],
+        machine=machine(),
     )
+    return write(result, folder)
 
 
-def measure(command: str, folder: Path = FOLDER, environment: Mapping[str, str] | None = None) -> Path:
-    """Run a benchmark, and write what it prints as JSON into its data file.
-
-    Parameters
-    ----------
-    command : str
-        The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is
-        the first word.
-    environment : mapping of str to str, optional
-        Further environment variables of the benchmark (default: none).
-
-    Raises
-    ------
-    ValueError
-        If the benchmark fails, or prints no JSON.
-    """
+def measure(
+    # The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is the
+    # first word.
+    command: str,
+    folder: Path = FOLDER,  # where the file is written
+    # Further environment variables of the benchmark (default: none)
+    environment: Mapping[str, str] | None = None,
+) -> Path:
+    """Run a benchmark, and write what it prints as JSON into its data file."""
     words = shlex.split(command)
     if "--json" not in words:
         words.append("--json")
-    before = _children()
+    name, before = words[0], _children()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *words],
         cwd=CODE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **(ONE_THREAD if words[0] in REPEATABLE else {}), **(environment or {})},
+        env={**os.environ, **(ONE_THREAD if name in REPEATABLE else {}), **(environment or {})},
         check=False,
     )
     if done.returncode:
         raise ValueError(f"cohort bench {shlex.join(words)}: ended with exit code {done.returncode}")
     text = f"cohort bench results --measure {shlex.quote(command)}"
-    return write(
-        Measured(
-            name=words[0],
-            measured=today(),
-            command=text,
-            commit=commit(_sources(words[0]) or [CODE / room for room in ROOMS]),
-            machine=machine(),
-            output=_json(done.stdout, text),
-            seconds=round(_children() - before, 1),
-            sources=digest_of_benchmark(words[0]),
-        ),
-        folder,
+    try:
+        output = [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{text}: printed something that is not JSON: {error}") from error
+    result = Measured(
+        name=name,
+        measured=today(),
+        command=text,
+        commit=commit(_sources(name) or [CODE / room for room in ROOMS]),
+        machine=machine(),
+        output=output,
+        seconds=round(_children() - before, 1),
+        sources=digest_of_benchmark(name),
     )
+    return write(result, folder)
 
 
 def digest_of_benchmark(name: str) -> str:
@@ -142,19 +112,3 @@ def _children() -> float:
     """Return the CPU seconds of this process's children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _json(text: str, command: str) -> list[object]:
-    """Return the JSON values in the output of a command: one value, or one in each line.
-
-    NaN and infinities become null.
-    """
-    try:
-        return [json.loads(text, parse_constant=lambda name: None)]
-    except ValueError:
-        pass
-    try:
-        lines = [line for line in text.splitlines() if line.strip()]
-        return [json.loads(line, parse_constant=lambda name: None) for line in lines]
-    except ValueError as error:
-        raise ValueError(f"{command}: printed something that is not JSON: {error}") from error

@@ -1,25 +1,21 @@
 """The duration of a round without any training, on Flower's own engine and on Flower as this project runs it.
 
-``cohort bench rounds [--nodes 4,16] [--per-round 4] [--rounds 12] [--no-stock] [--profile] [--json]``
-
 Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
 authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
-Flower's grid. ``cohort`` has the programs that `cohort up` starts, and this project's strategy.
+Flower's grid. ``cohort`` has the programs that `cohort up` starts, and this project's strategy. Another
+federation has clients that are not forked from a common parent: each is started as on a device.
 
-The federations take turns of three rounds, so that all run under the same load. ``--rounds`` is rounded up to
-whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` round first sends a QUERY to
-all clients. The first round of each kind, in which the clients fetch the app, is not measured.
+The federations take turns of three rounds, so that all run under the same load. A ``train`` round sends TRAIN
+to the selected clients. A ``poll`` round first sends a QUERY to all clients. The first round of each kind, in
+which the clients fetch the app, is not measured. Then the cost of a waiting client is measured: the CPU time
+and the memory of all its processes. PSS counts 1/n of a page that n processes share.
 
-Another federation has clients that are not forked from a common parent. Each is started as on a device, by
-``python -m deploy.flower.launch flower-supernode``. A second table gives the cost of a waiting client: the
-CPU time and the memory of all its processes. PSS counts 1/n of a page that n processes share. With several
-``--nodes``, stock Flower takes part with the first number only. ``--json`` prints a line for each federation.
-With one number of nodes, it prints only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
-
-``--profile`` runs one federation, and prints how many CPU seconds each program takes in a round. A process
-that handles a message ends before the next round. Its CPU time is in the column "ended children", in the row
-of the program that forked it: an app server or the fork server.
+A profile has the CPU seconds that each program takes in a round. A process that handles a message ends before
+the next round. Its CPU time is in the column "ended children", in the row of the program that forked it: an
+app server or the fork server.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -28,48 +24,28 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from benchmarks import noop
+from benchmarks.apps import write_app
 from benchmarks.throughput.processes import cpu_by_program, stat, tree
 from deploy.engines.engine import ProcessRun
 from deploy.engines.local_cluster import LocalCluster, Programs
 from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"
+PROGRAMS: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "patched"}
 TURN = 3  # number of rounds in a turn
 SETTLE = 5.0  # seconds between the last round and the measurement of waiting clients
 IDLE = 30.0  # seconds for which waiting clients are measured
-PYPROJECT = """
-[project]
-name = "noop"
-version = "1.0.0"
-license = { text = "Apache-2.0" }
-[tool.flwr.app]
-publisher = "cohort"
-[tool.flwr.app.components]
-serverapp = "noop:server"
-clientapp = "noop:client"
-[tool.flwr.app.config]
-folder = ""
-nodes = 0
-per-round = 0
-stock = false
-"""
+CONFIG = {"folder": "", "nodes": 0, "per-round": 0, "stock": False}
+"""The settings of `benchmarks.noop`."""
 
 
 class Federation:
-    """A cluster whose ServerApp runs rounds in turns, as `benchmarks.noop` says.
-
-    Parameters
-    ----------
-    cluster : LocalCluster
-        A running cluster.
-    per_round : int
-        K, the number of clients that train in a round.
-    """
+    """A running cluster whose ServerApp runs rounds with K = `per_round` in turns, see `benchmarks.noop`."""
 
     def __init__(self, cluster: LocalCluster, per_round: int) -> None:
         self.cluster = cluster
@@ -90,19 +66,9 @@ class Federation:
     def turn(self, rounds: int, *, poll: bool, last: bool = False) -> list[float]:
         """Let the app run `rounds` rounds, and return the seconds of each.
 
-        Parameters
-        ----------
-        rounds : int
-            Number of rounds.
-        poll : bool
-            Whether each round first sends a QUERY to all clients.
-        last : bool
-            Whether the app ends after this turn.
+        With `poll`, each round first sends a QUERY to all clients. With `last`, the app ends after this turn.
 
-        Raises
-        ------
-        RuntimeError
-            If the app's run ends early.
+        Raises RuntimeError if the app's run ends early.
         """
         self.turns += 1
         # Written under another name first, so that the app never reads half a file.
@@ -121,35 +87,24 @@ class Federation:
         return seconds
 
 
-class Cost(NamedTuple):
-    """The cost of a waiting client: the sum over its processes, and the mean over the clients."""
-
-    cpu: float  # percent of a core, with the client's share of the common parent's CPU time
-    pss: float  # MB
-    rss: float  # MB
-    shared: float  # PSS in MB of the process that all clients are forked from; 0 without such a process
-
-
 @contextlib.contextmanager
-def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[str, Federation]]:
-    """Start a federation for each of `names`; afterwards end them all and remove their files."""
-    programs: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "patched"}
+def federation(
+    programs: Programs,
+    nodes: int,
+    per_round: int | None = None,
+    app: Path | None = None,
+    config: Mapping[str, object] | None = None,
+) -> Iterator[Federation]:
+    """Start a federation; afterwards end all its processes and remove its files.
+
+    It runs `benchmarks.noop`, or the file `app`, which has the further settings `config` and imports noop.
+    """
     folder = Path(tempfile.mkdtemp(prefix="cohort-rounds-"))
     try:
-        app = folder / "app"
-        app.mkdir()
-        (app / "pyproject.toml").write_text(PYPROJECT)
-        shutil.copy(noop.__file__, app / "noop.py")
-        with contextlib.ExitStack() as stack:
-            yield {
-                name: Federation(
-                    stack.enter_context(
-                        LocalCluster(folder / programs[name], nodes, app=app, programs=programs[name])
-                    ),
-                    per_round,
-                )
-                for name in names
-            }
+        sources = (Path(noop.__file__), *([] if app is None else [app]))
+        bundle = write_app(folder / "app", {**CONFIG, **(config or {})}, *sources)
+        with LocalCluster(folder / "cluster", nodes, app=bundle, programs=programs) as cluster:
+            yield Federation(cluster, per_round or nodes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,10 +118,10 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
     turns = -(-rounds // TURN)
     for turn in range(1 + turns):
         for kind in ("train", "poll"):
-            for name, federation in running.items():
+            for name, each in running.items():
                 last = turn == turns and kind == "poll"
                 # Turn 0 is a single round that is not measured: the clients fetch the app in it.
-                took = federation.turn(TURN if turn else 1, poll=kind == "poll", last=last)
+                took = each.turn(TURN if turn else 1, poll=kind == "poll", last=last)
                 if turn:
                     seconds[name][kind] += took
     return seconds
@@ -175,50 +130,44 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
 def profile(nodes: int, per_round: int, rounds: int) -> str:
     """Return a table of the CPU seconds that each program of `cohort up` spends in a round (Linux)."""
     lines = [f"{'CPU seconds a round':32} {'kind':6} {'running':>8} {'ended children':>15}"]
-    with federations([COHORT], nodes, per_round) as running:
-        federation = running[COHORT]
-        federation.turn(1, poll=True)
+    with federation("forked", nodes, per_round) as running:
+        (root,) = running.cluster.roots  # the fork server: all programs are forked from it
+        running.turn(1, poll=True)
         for kind in ("train", "poll"):
-            before = _by_program(federation.cluster)
-            took = federation.turn(rounds, poll=kind == "poll")
-            after = _by_program(federation.cluster)
+            before = cpu_by_program(root)
+            took = running.turn(rounds, poll=kind == "poll")
             costs = {
                 name: [
                     (now - then) / rounds for now, then in zip(spent, before.get(name, (0, 0)), strict=True)
                 ]
-                for name, spent in after.items()
+                for name, spent in cpu_by_program(root).items()
             }
-            for name, (own, ended) in sorted(costs.items(), key=lambda item: -sum(item[1])):
+            costs["all programs"] = [sum(each) for each in zip(*costs.values(), strict=True)]
+            for name, (own, ended) in sorted(costs.items(), key=lambda item: sum(item[1])):
                 if own + ended >= 0.0005:
                     lines.append(f"{name:32} {kind:6} {own:8.3f} {ended:15.3f}")
-            own, ended = map(sum, zip(*costs.values(), strict=True))
-            lines.append(f"{'all programs':32} {kind:6} {own:8.3f} {ended:15.3f}")
             lines.append(f"{'seconds a round (median)':32} {kind:6} {statistics.median(took):8.3f}")
-        federation.turn(1, poll=False, last=True)
+        running.turn(1, poll=False, last=True)
     return "\n".join(lines)
 
 
-def _by_program(cluster: LocalCluster) -> dict[str, tuple[float, float]]:
-    (root,) = cluster.roots  # the fork server: all programs are forked from it
-    return cpu_by_program(root)
+def idle_costs(running: dict[str, Federation]) -> dict[str, dict[str, float]]:
+    """Measure the cost of a waiting client in each federation, in all of them at the same time (Linux).
 
-
-def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
-    """Measure the cost of a waiting client in each federation, in all of them at the same time (Linux)."""
+    A cost is a sum over the client's processes: the percent of a core, with the client's share of the common
+    parent's CPU time, and the PSS in MB.
+    """
     time.sleep(SETTLE)
-    before = {name: _cpu_seconds(federation.cluster) for name, federation in running.items()}
+    before = {name: _cpu_seconds(each.cluster) for name, each in running.items()}
     time.sleep(IDLE)
     costs = {}
-    for name, federation in running.items():
-        cluster = federation.cluster
-        clients = [pid for process in cluster.client_processes for pid in tree(process.pid)]
-        count, server = cluster.num_clients, cluster.fork_server_process
-        costs[name] = Cost(
-            cpu=100 * (_cpu_seconds(cluster) - before[name]) / IDLE / count,
-            pss=sum(_megabytes(pid, "Pss") for pid in clients) / count,
-            rss=sum(_megabytes(pid, "Rss") for pid in clients) / count,
-            shared=_megabytes(server.pid, "Pss") if server else 0.0,
-        )
+    for name, each in running.items():
+        count = each.cluster.num_clients
+        clients = [pid for process in each.cluster.client_processes for pid in tree(process.pid)]
+        costs[name] = {
+            "waiting_cpu_percent": 100 * (_cpu_seconds(each.cluster) - before[name]) / IDLE / count,
+            "waiting_mb": sum(map(_pss_megabytes, clients)) / count,
+        }
     return costs
 
 
@@ -227,63 +176,27 @@ def _cpu_seconds(cluster: LocalCluster) -> float:
     pids = {pid for process in cluster.client_processes for pid in tree(process.pid)}
     if cluster.fork_server_process:
         pids.add(cluster.fork_server_process.pid)
-    ticks = 0
-    for pid in pids:
-        user, system = stat(pid)[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(int(ticks) for pid in pids for ticks in stat(pid)[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
-def _megabytes(pid: int, what: str) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith(f"{what}:"):
-            return int(line.split()[1]) / 1000
-    raise ValueError(f"what = {what!r}: not in smaps_rollup")
+def _pss_megabytes(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(text.partition("\nPss:")[2].split()[0]) / 1000
 
 
-def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
-    """Return the result of `measure` as a table."""
-    lines = [f"{'seconds a round':32}  kind   median    10 %    90 %     max  rounds"]
-    for name, kinds in seconds.items():
-        for kind, took in kinds.items():
-            tenths = statistics.quantiles(took, n=10, method="inclusive")
-            lines.append(
-                f"{name:32}  {kind:5} {statistics.median(took):7.2f} {tenths[0]:7.2f} {tenths[-1]:7.2f} "
-                f"{max(took):7.2f} {len(took):7}"
-            )
-    return "\n".join(lines)
+def compare(nodes: list[int], per_round: int | None, rounds: int, no_stock: bool) -> Iterator[dict[str, Any]]:
+    """Yield a record for each federation: its size, the median seconds of a round, and the costs of waiting.
 
-
-def table_of_costs(costs: dict[str, Cost]) -> str:
-    """Return the result of `idle_costs` as a table."""
-    lines = [f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of the common parent"]
-    for name, cost in costs.items():
-        lines.append(f"{name:32} {cost.cpu:7.2f} {cost.pss:8.0f} {cost.rss:8.0f} {cost.shared:8.0f}")
-    return "\n".join(lines)
-
-
-def medians(nodes: int, per_round: int, rounds: int, no_stock: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a round, {"stock": {"train": s, "poll": s}, "cohort": {...}}."""
-    with federations([STOCK, COHORT][no_stock:], nodes, per_round) as running:
-        return {
-            name: {kind: round(statistics.median(took), 3) for kind, took in kinds.items()}
-            for name, kinds in measure(running, rounds).items()
-        }
-
-
-def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:
-    """Print the tables, or a JSON object for each federation: median seconds, and the costs of waiting."""
-    names = [STOCK, COHORT, DEVICES][no_stock:]
-    with federations(names, nodes, per_round) as running:
-        seconds = measure(running, rounds)
-        if not as_json:
-            print(table_of_rounds(seconds), flush=True)
-        waiting = idle_costs(running)
-    if not as_json:
-        print(f"\n{table_of_costs(waiting)}\n")
-        return
-    for name, kinds in seconds.items():
-        row: dict[str, object] = {"programs": name, "nodes": nodes, "per_round": per_round}
-        row |= {f"{kind}_s": round(statistics.median(took), 3) for kind, took in kinds.items()}
-        cost = waiting[name]
-        print(json.dumps(row | {"waiting_cpu_percent": cost.cpu, "waiting_mb": cost.pss}), flush=True)
+    With several numbers of nodes, stock Flower takes part with the first number only.
+    """
+    for number in nodes:
+        names = list(PROGRAMS)[no_stock or number != nodes[0] :]
+        with contextlib.ExitStack() as stack:
+            running = {
+                name: stack.enter_context(federation(PROGRAMS[name], number, per_round)) for name in names
+            }
+            seconds, waiting = measure(running, rounds), idle_costs(running)
+        for name, kinds in seconds.items():
+            medians = {f"{kind}_s": round(statistics.median(took), 3) for kind, took in kinds.items()}
+            row = {"programs": name, "nodes": number, "per_round": per_round or number}
+            yield {**row, **medians, **waiting[name]}

@@ -192,37 +192,21 @@ def workers(
 
 
 def measure(
-    workload: Workload,
-    names: Sequence[str],
+    workload: Workload,  # workload that the engines train
+    names: Sequence[str],  # names in `ENGINES`
     *,
+    # Approximate time that each engine runs in all turns together. An engine runs at least one round per
+    # turn, so a slow engine takes longer.
     seconds: float,
+    # Number of blocks of rounds that each engine runs, >= 1. In a turn every engine runs one block, one
+    # engine after another. Each turn begins with a different engine.
     turns: int,
-    peers_python: Path,
+    peers_python: Path,  # interpreter of the peers' environment
     data: Path | None = None,
 ) -> dict[str, Cost | str]:
     """Measure engines side by side.
 
-    Parameters
-    ----------
-    workload : Workload
-        The workload that the engines train.
-    names : sequence of str
-        Names in `ENGINES`.
-    seconds : float
-        Approximate time that each engine runs in all turns together. An engine runs at least one round per
-        turn, so a slow engine takes longer.
-    turns : int
-        Number of blocks of rounds that each engine runs, >= 1. In a turn every engine runs one block, one
-        engine after another. Each turn begins with a different engine.
-    peers_python : Path
-        Interpreter of the peers' environment.
-    data : Path, optional
-        See `Workload.data`.
-
-    Returns
-    -------
-    dict
-        The cost of each engine, or the reason why it could not be measured.
+    Returns the cost of each engine, or the reason why it could not be measured.
     """
     failures: dict[str, str] = {}
     blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds per update, of each block

@@ -54,23 +54,14 @@ class Workload:
                 parameters.append(random.uniform(-(fan_in**-0.5), fan_in**-0.5, shape).astype(np.float32))
         return parameters
 
-    def data(self, file: Path | None = None) -> FederatedData:
-        """Return every client's samples: uniform noise with random labels, or samples drawn from a file.
-
-        Parameters
-        ----------
-        file : Path, optional
-            An .npz file with images ``x_train``, (n, 28, 28) bytes, and labels ``y_train``, (n,), such as
-            MNIST's. Samples are drawn with replacement, so that clients may share them. Without a file, the
-            inputs are noise in [0, 1).
-
-        Raises
-        ------
-        OSError, KeyError
-            If the file or one of its arrays is missing.
-        ValueError
-            If a file is given and the workload does not have 784 features.
-        """
+    def data(
+        self,
+        # An .npz file with images ``x_train``, (n, 28, 28) bytes, and labels ``y_train``, (n,), such as
+        # MNIST's. Samples are drawn with replacement, so that clients may share them. Without a file, the
+        # inputs are noise in [0, 1).
+        file: Path | None = None,
+    ) -> FederatedData:
+        """Return every client's samples: uniform noise with random labels, or samples drawn from a file."""
         if file is not None and self.layers[0] != FEATURES:
             raise ValueError(f"data = {file}: must be left out, {self.name} has {self.layers[0]} features")
         sizes = self.sizes()

@@ -1,7 +1,5 @@
 """Time to accuracy over real processes, beside the simulation of the same federation.
 
-``cohort bench time-to-accuracy --processes [--seeds 3] [--json]``
-
 `CLIENTS` client processes train the digits over gRPC, as `cohort up` starts them. Each sleeps before it
 trains, for seconds that are lognormal over the clients (`slow_app`). The methods train one after another,
 since a client that sleeps for one run would keep the other runs waiting.
@@ -12,8 +10,6 @@ as the others (seed 1 has a client of 22 s, and the median is 1 s). And a real r
 the server, the network and the training.
 """
 
-import json
-import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.apps import app_with_client
 from benchmarks.time_to_accuracy import slow_app
 from benchmarks.time_to_accuracy.federation import METHODS, Federation, Method, Setting
 from benchmarks.time_to_accuracy.simulated import ROUNDS_PER_ROUND, first_at, moving_mean, play
 from deploy.engines.local_cluster import LocalCluster
-from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import copy_app
 from server.history import FILE_NAME, read_lines
 
 CLIENTS, PER_ROUND, ROUNDS = 20, 5, 30
@@ -35,30 +30,12 @@ LEVEL = 90  # % of the best accuracy
 LONGEST = 30.0  # seconds that a round may take on average
 
 
-def app_with_slow_clients(folder: Path) -> Path:
-    """Copy this repository's app to a folder, with `slow_app` as the copy's ClientApp; return the folder."""
-    copy_app(app_folder(), folder, folder)
-    shutil.copyfile(
-        slow_app.__file__, folder / "client" / "slow_app.py"
-    )  # Flower ships client/ to every node
-    project = folder / "pyproject.toml"
-    fast, slow = 'clientapp = "client.app:app"', 'clientapp = "client.slow_app:app"'
-    text = project.read_text()
-    if fast not in text:
-        raise RuntimeError(f"{project}: {fast} is not in it")
-    project.write_text(text.replace(fast, slow))
-    return folder
-
-
 def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Train the methods on one cluster of slow clients; return the rounds of each method's history.
 
-    Raises
-    ------
-    RuntimeError
-        If a run fails or does not end.
+    Raises RuntimeError if a run fails or does not end.
     """
-    app = app_with_slow_clients(folder / "app")
+    app = app_with_client(folder / "app", slow_app)
     with LocalCluster(folder / "cluster", CLIENTS, app=app) as cluster:
         runs = {}
         for name in methods:
@@ -100,20 +77,17 @@ def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, A
     }
 
 
-def measure(seeds: Iterable[int], rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
-    """Return for each method the values in the order of the seeds.
+def measure(seeds: int, rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
+    """Return for each method the values of the seeds 1, 2, and so on.
 
     The values are "real_s" and "simulated_s", the seconds to `LEVEL` % of the best accuracy of any method
     (infinite if never), and "real_round_s" and "simulated_round_s", the mean seconds of a round.
     """
     names = ("real_s", "simulated_s", "real_round_s", "simulated_round_s")
     found: dict[str, dict[str, list[float]]] = {method: {name: [] for name in names} for method in COMPARED}
-    for seed in seeds:
-        folder = Path(tempfile.mkdtemp(prefix="cohort-slow-"))
-        try:
-            lines = train(seed, rounds, COMPARED, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    for seed in range(1, 1 + seeds):
+        with tempfile.TemporaryDirectory(prefix="cohort-slow-", ignore_cleanup_errors=True) as folder:
+            lines = train(seed, rounds, COMPARED, Path(folder))
         real = {
             method: (
                 np.cumsum([line["seconds"] for line in each]),
@@ -130,16 +104,3 @@ def measure(seeds: Iterable[int], rounds: int = ROUNDS) -> dict[str, dict[str, l
                 found[method][f"{kind}_s"].append(first_at(LEVEL / 100 * best, seconds, accuracy))
                 found[method][f"{kind}_round_s"].append(float(seconds[-1]) / len(seconds))
     return found
-
-
-def run(seeds: int, as_json: bool) -> None:
-    """Print a table, or a JSON object: method -> values of the seeds (see `measure`)."""
-    found = measure(range(1, seeds + 1))
-    if as_json:
-        print(json.dumps(found))
-        return
-    print(f"M = {CLIENTS}, K = {PER_ROUND}, {seeds} seeds; seconds, means over the seeds")
-    print(f"{'':16}{f'to {LEVEL} %: real':>16}{'simulated':>11}{'a round: real':>15}{'simulated':>11}")
-    for method, values in found.items():
-        real, simulated, round_real, round_simulated = (float(np.mean(each)) for each in values.values())
-        print(f"{method:16}{real:16.0f}{simulated:11.0f}{round_real:15.2f}{round_simulated:11.2f}")

@@ -1,7 +1,5 @@
 """How long a federation with slow clients takes to reach an accuracy, and how biased its aggregate is.
 
-``cohort bench time-to-accuracy [--seeds 5] [--quick] [--devices FILE] [--json]``
-
 M clients train a softmax model on the digits (Dirichlet 0.3, so clients differ in size and labels). The
 seconds that a client takes for a round are lognormal, or follow from the speeds of devices in a file of
 FedScale's form. The slowest clients are random, or those with the most samples and the largest loss, or those
@@ -28,9 +26,8 @@ For each method, the table has:
 - The bias of the aggregate relative to the error of a round, see `benchmarks.time_to_accuracy.bias`.
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,22 +158,19 @@ def numbers(
     return found
 
 
-def measure(
-    names: Iterable[str], seeds: Iterable[int], devices: Path = DEVICES, quick: bool = False
-) -> dict[str, dict[str, Any]]:
-    """Return means over the seeds in the named settings: setting -> method -> name of a number -> value.
+def measure(seeds: int, quick: bool = False, devices: Path = DEVICES) -> dict[str, dict[str, Any]]:
+    """Return means over the seeds in all settings: setting -> method -> name of a number -> value.
 
-    The numbers are those of the function `numbers`.
-
-    With two seeds or more, "low" and "high" are the ends of the 95 % interval of "to90_s". "bias_low" and
-    "bias_high" are the ends of the interval of "bias". ``quick`` simulates a tenth of the time.
+    The numbers are those of the function `numbers`. "low" and "high" are the ends of the 95 % interval of
+    "to90_s", "bias_low" and "bias_high" those of "bias". ``quick`` measures one setting with two seeds for a
+    tenth of the time.
     """
     found: dict[str, dict[str, Any]] = {}
-    seeds, share = list(seeds), 0.1 if quick else 1.0
-    for name in names:
+    share = 0.1 if quick else 1.0
+    for name in list(SETTINGS)[: 1 if quick else None]:
         each = [
             numbers(Federation(SETTINGS[name], seed, devices=devices), METHODS, share * BUDGET, share)
-            for seed in seeds
+            for seed in range(1, 1 + (2 if quick else seeds))
         ]
         found[name] = {method: _summary([values[method] for values in each]) for method in METHODS}
     return found
@@ -190,40 +184,3 @@ def _summary(values: list[dict[str, float]]) -> dict[str, float]:
         **{"low": seconds.mean - seconds.half, "high": seconds.mean + seconds.half},
         **{"bias_low": biases.mean - biases.half, "bias_high": biases.mean + biases.half},
     }
-
-
-def run(seeds: int, quick: bool, as_json: bool, devices: Path = DEVICES) -> None:
-    """Print the table, or a JSON object: setting -> method -> numbers (see `measure`), null if not finite.
-
-    ``quick`` measures one setting with two seeds for a tenth of the time.
-    """
-    names = list(SETTINGS)[:1] if quick else list(SETTINGS)
-    number = 2 if quick else seeds
-    found = measure(names, range(1, number + 1), devices, quick)
-    if as_json:
-        print(json.dumps(_finite(found)))
-        return
-    size = SETTINGS[names[0]]
-    print(f"M = {size.clients}, K = {size.per_round}, {number} seeds; seconds to shares of the best accuracy")
-    for name, methods in found.items():
-        print(f"\n{name}\n{'':29}{'80 %':>8}{'90 %':>8}{'95 % interval':>18}{'95 %':>8}", end="")
-        print(f"{'MB to 90 %':>12}{'final':>8}{'worst':>8}{'bias':>7}{'95 % interval':>18}  % of the error")
-        for method, each in methods.items():
-            low, high = (100 * each[end] for end in ("bias_low", "bias_high"))
-            print(
-                f"{method:29}{each['to80_s']:8.0f}{each['to90_s']:8.0f}"
-                f"{_range(each['low'], each['high'], '.0f'):>18}{each['to95_s']:8.0f}{each['to90_mb']:12.2f}"
-                f"{100 * each['final']:8.1f}{100 * each['worst']:8.1f}{100 * each['bias']:7.1f}"
-                f"{_range(low, high, '.1f'):>18}"
-            )
-
-
-def _finite(values: Any) -> Any:
-    """Replace numbers that JSON does not have, such as the seconds to a level never reached, by None."""
-    if isinstance(values, dict):
-        return {name: _finite(each) for name, each in values.items()}
-    return values if math.isfinite(values) else None
-
-
-def _range(low: float, high: float, form: str) -> str:
-    return "-" if math.isnan(low) else f"{low:{form}} to {high:{form}}"

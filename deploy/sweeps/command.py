@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deploy.json_text import parse_json
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.trial_statistics import number
 from deploy.sweeps.grid import PlannedTrial, Sweep, axes_of, planned_trials, read_sweep
+from deploy.sweeps.jobs import finished, on_this_machine, shown
 from deploy.sweeps.statistics import Result
 from server.tracking import check_trackers
 from strategies import extensions
@@ -22,9 +21,10 @@ from strategies.checkpoint import CheckpointError, CheckpointFolder
 from strategies.clients.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from deploy.sweeps.trial_worker import Job, Outcome
+    from deploy.sweeps.jobs import Ended
+    from deploy.sweeps.trial_worker import Job
 
 TRIALS = "trials"  # the folder of the trials' folders, inside the sweep's folder
 LOCK = "lock"  # the folder inside a sweep's folder whose lock keeps other sweeps out
@@ -126,12 +126,13 @@ def _run(
     workers: int,
     on: Literal["local", "ray"],
 ) -> None:
+    from deploy.sweeps.ray_cluster import on_ray
     from deploy.sweeps.report import sentences, table, write_results
-    from deploy.sweeps.runners import on_ray, on_this_machine
     from deploy.sweeps.statistics import cells, paired_tests
+    from deploy.sweeps.trial_worker import execute
 
     console = Console(highlight=False, markup=False)
-    outcomes = {key: found for key, (_, job) in places.items() if (found := _finished(job))}
+    outcomes = {key: found for key, (_, job) in places.items() if (found := finished(job))}
     waiting = [job for key, (_, job) in places.items() if key not in outcomes]
     where = "on Ray" if on == "ray" else f"{min(workers, max(1, len(waiting)))} at a time"
     kept = f"; {len(outcomes)} are finished already" if outcomes else ""
@@ -140,14 +141,22 @@ def _run(
     )
     problems: list[str] = []
     stopped: str = ""
+
+    def told(end: Ended) -> str:
+        label = _label(places[end.key][0])
+        if end.result is None:
+            return f"{label}: failed"
+        accuracy = number(end.result["accuracy"], ".1f", " %", scale=100)
+        return f"{label}: accuracy {accuracy}, {end.result['seconds']:.1f} s"
+
     try:
         with raise_on_signals(lambda number: SystemExit(128 + number)):
-            run = on_ray(waiting) if on == "ray" else on_this_machine(waiting, workers)
-            for outcome in _shown(console, run if waiting else iter(()), places, len(outcomes)):
-                if outcome.result is None:
-                    problems.append(f"{_label(places[outcome.key][0])}: {outcome.problem}")
+            run = on_ray(waiting) if on == "ray" else on_this_machine(waiting, workers, execute)
+            for end in shown(console, run if waiting else (), len(places), len(outcomes), told):
+                if end.result is None:
+                    problems.append(f"{_label(places[end.key][0])}: {end.problem}")
                 else:
-                    outcomes[outcome.key] = outcome.result
+                    outcomes[end.key] = end.result
     except KeyboardInterrupt:
         stopped = "stopped; the same command continues the sweep"
     except (ModuleNotFoundError, ConnectionError, RuntimeError) as error:
@@ -177,42 +186,9 @@ def _run(
         raise typer.Exit(1)
 
 
-def _finished(job: Job) -> dict[str, object] | None:
-    """Return a job's result from an earlier call; None if it is missing, damaged or of another digest."""
-    from deploy.sweeps.trial_worker import RESULT
-
-    try:
-        found = parse_json((Path(job.config["output-dir"]) / RESULT).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("digest") == job.key else None
-
-
-def _shown(
-    console: Console, run: Iterator[Outcome], places: dict[str, tuple[PlannedTrial, Job]], finished: int
-) -> Iterator[Outcome]:
-    """Yield the outcomes of `run`, and show how many of all trials have ended."""
-    total = len(places)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total, completed=finished)
-        for outcome in run:
-            finished += 1
-            label = _label(places[outcome.key][0])
-            if outcome.result is None:
-                shown = f"{label}: failed"
-            else:
-                accuracy = number(outcome.result["accuracy"], ".1f", " %", scale=100)
-                shown = f"{label}: accuracy {accuracy}, {outcome.result['seconds']:.1f} s"
-            bar.update(task, completed=finished, description=shown)
-            if not console.is_terminal:
-                console.print(f"{finished}/{total}  {shown}", soft_wrap=True)
-            yield outcome
-
-
 def _list(places: dict[str, tuple[PlannedTrial, Job]]) -> None:
     for each, job in places.values():
-        typer.echo(f"{_label(each)}{'  (finished)' if _finished(job) else ''}")
+        typer.echo(f"{_label(each)}{'  (finished)' if finished(job) else ''}")
     typer.echo(counted(len(places), "trial"))
 
 

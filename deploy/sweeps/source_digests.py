@@ -1,8 +1,8 @@
 """Digests of source files, which show whether the present code made a result.
 
 A result depends on a module, and on every module of this repository that it imports, directly or through
-others. `closure` finds these files. Comments, docstrings, blank lines and texts for a page of results
-(`TEXTS`) do not change a digest, since they change no result.
+others. `closure` finds these files. Comments, docstrings and blank lines do not change a digest, since they
+change no result.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from deploy.flower.app_folder import CODE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-TEXTS = ("claim", "note", "title")
-"""A string that a call gets as a keyword argument of one of these names is text for a page, such as the note
-of an `Experiment`."""
-
 
 def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
     """Return the files of modules, and of all modules below `root` that these import, in sorted order.
@@ -33,13 +29,6 @@ def closure(modules: Iterable[str], root: Path = CODE) -> list[Path]:
     `import_module` with a relative name imports all modules of its folder. The packages above an imported
     module do not count: ``from strategies.numerics.arrays import Floats`` depends on ``arrays.py``, and not
     on ``strategies/__init__.py``, which imports all strategies.
-
-    Parameters
-    ----------
-    modules : Iterable of str
-        Dotted names.
-    root : Path
-        The folder of this repository.
 
     Raises
     ------
@@ -141,45 +130,17 @@ def _imports_relatively(node: ast.Call) -> bool:
 
 @cache
 def _code(file: Path) -> str:
-    """Return the text of a source file without comments, docstrings, texts for pages, and blank lines."""
+    """Return the text of a source file without comments, docstrings and blank lines."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for value in _texts(_tree(file)) if any(f"{name}=" in text for name in TEXTS) else ():
-        first, last = value.lineno - 1, value.end_lineno - 1  # type: ignore[operator]
-        rest = lines[last].encode()[value.end_col_offset :].decode()
-        lines[first : last + 1] = [
-            lines[first].encode()[: value.col_offset].decode() + rest,
-            *[""] * (last - first),
-        ]
-    waiting: list[ast.AST] = [_tree(file)]
-    while waiting:
-        node = waiting.pop()
-        waiting.extend(_inside(node))
-        for each in getattr(node, "body", ()):
-            if (
-                isinstance(each, ast.Expr)
-                and isinstance(each.value, ast.Constant)
-                and isinstance(each.value.value, str)
-            ):
-                lines[each.lineno - 1 : each.end_lineno] = [""] * (each.end_lineno - each.lineno + 1)  # type: ignore[operator]
+            lines[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
+    for node in _nodes(_tree(file), False):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _texts(tree: ast.Module) -> list[ast.expr]:
-    """Return the strings and f-strings that calls get for the keywords `TEXTS`, the last one first."""
-    found = [
-        keyword.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for keyword in node.keywords
-        if keyword.arg in TEXTS
-        and (
-            isinstance(keyword.value, ast.JoinedStr)
-            or (isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str))
-        )
-    ]
-    return sorted(found, key=lambda value: (value.lineno, value.col_offset), reverse=True)

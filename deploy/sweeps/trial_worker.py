@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import shutil
 import sys
@@ -14,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deploy.engines import batched
-from deploy.processes.groups import end_with_parent
 from deploy.runs.trial_statistics import summarise
 from deploy.sweeps import trial_digests
+from deploy.sweeps.jobs import Ended, finish, prepare
 from server.history import FILE_NAME, RunHistory
 from server.settings import CHECKPOINTS
 from strategies import extensions
-from strategies.checkpoint import replacing
 
 RESULT = "result.json"  # the file in a trial's folder with the trial's result; written last, and atomically
 
@@ -35,6 +32,11 @@ class Job(NamedTuple):
     code: str
     """The digest of the code with which the sweep was planned, see `trial_digests.of_code`."""
 
+    @property
+    def file(self) -> Path:
+        """The file of the result."""
+        return Path(self.config["output-dir"]) / RESULT
+
 
 class Shipped(NamedTuple):
     """The files that the user imports, for a machine that may not have them."""
@@ -45,60 +47,33 @@ class Shipped(NamedTuple):
     """The content of each file, by path."""
 
 
-class Outcome(NamedTuple):
-    """The end of a job."""
-
-    key: str
-    result: dict[str, Any] | None
-    """The result; None if the trial failed."""
-    problem: str = ""
-    """Why the trial failed."""
-    files: dict[str, bytes] = {}  # noqa: RUF012 (never changed)
-    """The files of the trial's folder, by path, if `execute_elsewhere` trained the trial; otherwise empty."""
-
-
-def begin() -> None:
-    """Prepare a process of this machine for jobs."""
-    end_with_parent()
-    prepare()
-
-
-def prepare() -> None:
-    """Import the user's modules, and let torch use one thread."""
-    # Warnings about a run are in its history, too. Here they would break the display of the progress.
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    extensions.load()
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
-
-
-def execute(job: Job) -> Outcome:
-    """Train a trial, or continue its training. An error is part of the outcome."""
+def execute(job: Job) -> Ended:
+    """Train a trial, or continue its training. An error is part of its end."""
     try:
         if trial_digests.of_code() != job.code:
             raise RuntimeError(
                 "the sources or packages in this process differ from those with which the sweep was planned; "
                 "start the sweep again, and give all machines the same installation"
             )
-        return Outcome(job.key, _train(job))
+        return finish(job, _train(job))
     except Exception as error:
-        return Outcome(job.key, None, f"{type(error).__name__}: {error}")
+        return Ended(job.key, None, f"{type(error).__name__}: {error}")
 
 
-def execute_elsewhere(job: Job, shipped: Shipped) -> Outcome:
+def execute_elsewhere(job: Job, shipped: Shipped) -> Ended:
     """Train a trial on a machine that need not have the sweep's folder or the user's modules."""
     try:
         _unpack(shipped)
         prepare()
     except Exception as error:
-        return Outcome(job.key, None, f"{type(error).__name__}: {error}")
+        return Ended(job.key, None, f"{type(error).__name__}: {error}")
     with tempfile.TemporaryDirectory(prefix="cohort-sweep-") as folder:
         trial = Path(folder) / "trial"
-        outcome = execute(job._replace(config={**job.config, "output-dir": str(trial)}))
+        end = execute(job._replace(config={**job.config, "output-dir": str(trial)}))
         files = {
             str(path.relative_to(trial)): path.read_bytes() for path in trial.rglob("*") if path.is_file()
         }
-        return outcome._replace(files=files)
+        return end._replace(files=files)
 
 
 def ship() -> Shipped:
@@ -134,7 +109,7 @@ def _unpack(shipped: Shipped) -> None:
 
 
 def _train(job: Job) -> dict[str, Any]:
-    folder = Path(job.config["output-dir"])
+    folder = job.file.parent
     began = time.monotonic()
     if any((folder / CHECKPOINTS).glob("round-*.npz")):
         try:
@@ -160,9 +135,6 @@ def _train(job: Job) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "digest": job.key,
     }
-    # JSON has no NaN.
-    result = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in result.items()}
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    with replacing(folder / RESULT) as file:
-        file.write(json.dumps(result).encode())
-    return result
+    # JSON has no NaN.
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in result.items()}

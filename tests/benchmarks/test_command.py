@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.disturbed import table
+from benchmarks.disturbed import differences, faults
 from benchmarks.experiments import EXPERIMENTS, SELECTION
 from benchmarks.experiments.forecast.streams import STREAMS
 from benchmarks.experiments.osmd import section_f
@@ -120,21 +120,18 @@ def test_advice_is_measured_on_every_stream() -> None:
     ]
 
 
-def test_the_table_of_faults_has_the_differences() -> None:
-    row = {
-        "seed": 1,
-        "undisturbed": 96.0,
-        "disturbed": 95.5,
-        "undisturbed_tail": 95.0,
-        "disturbed_tail": 95.25,
-        "failures": 7,
-        "clipped": 3,
-        "skipped": 2,
-        "resumes": 1,
+def test_faults_are_counted_and_accuracies_compared() -> None:
+    found = differences([90.0] * 18 + [94.0, 96.0], [80.0] * 18 + [95.0, 95.5])
+    assert (found["difference"], found["difference_of_the_last_tenth"]) == (-0.5, 0.25)
+    line = {"type": "round", "round": 1, "skipped": "", "failures": [{}], "clipped": [], "quarantined": ["a"]}
+    last = {
+        **line,
+        "skipped": "no reply",
+        "clipped": [{"client": "a"}, {"client": "b"}],
+        "quarantined": ["b"],
     }
-    lines = table([row]).splitlines()
-    assert lines[2] == "| 1 | 96.00 | 95.50 | -0.50 | +0.25 | 7 | 3 | 2 | 1 |"
-    assert lines[4] == "Difference at the end: -0.50 ± 0.00 points"
+    counted = faults([{"type": "round", "round": 0}, line, last, {"type": "resume"}], {"a"})
+    assert list(counted.values()) == [2, 1, 2, 2, 1, ["b"], 1]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,7 @@ def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The command knows a toy, and one that needs data."""
     folder = tmp_path / "toys"
     folder.mkdir()
-    needing = Experiment("needy", "", "", partial(toy_with_data, folder=folder), data="number.txt", seeds=1)
+    needing = Experiment("needy", partial(toy_with_data, folder=folder), data="number.txt", seeds=1)
     known = {"toy": experiment(folder, seeds=1), "needy": needing}
     monkeypatch.setattr("benchmarks.experiments.EXPERIMENTS", known)
     return folder
@@ -221,7 +218,7 @@ def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
     assert not (tmp_path / "out" / "large.md").exists()
     assert papers("large", "--out", tmp_path / "out").exit_code == 0
     assert (tmp_path / "out" / "large.md").exists()
-    assert "large  A toy (nowhere; 1 seeds; needs a GPU)" in papers("--list").stdout
+    assert "large   (; 1 seeds; needs a GPU)" in papers("--list").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,21 @@
 """The benchmark of networks, on a CPU with a tiny federation."""
 
-import json
-
 import pytest
 
 from benchmarks import networks
 from tests.benchmarks.test_command import run
 
 
-def test_both_engines_train_in_turns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_engines_train_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = networks.CASES["cnn"]._replace(
         num_clients=4, samples=8, clients_per_round=2, steps=1, batch_size=4
     )
     monkeypatch.setitem(networks.CASES, "cnn", tiny)
     monkeypatch.setattr(networks, "BLOCKS", 1)
-    networks.run(["cnn"], "cpu", 0.0, as_json=True)
-    rows = json.loads(capsys.readouterr().out)
+    (rows,) = networks.measure(["cnn"], "cpu", 0.0)
     assert [(each["engine"], each["device"]) for each in rows] == [("simulator", "CPU"), ("loop", "CPU")]
     for each in rows:
         assert each["updates_per_s"] == pytest.approx(2e3 / each["ms_per_round"])
-    networks.run(["cnn"], "cpu", 0.0, as_json=False)
-    assert "McMahan's CNN, 28 x 28 on CPU, loop: " in capsys.readouterr().out
 
 
 def test_unknown_networks_and_missing_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

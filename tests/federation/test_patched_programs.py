@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import noop
+from benchmarks.apps import write_app
 from benchmarks.rounds import measure as rounds
 from benchmarks.throughput.processes import tree
 from deploy.engines.local_cluster import MARK, LocalCluster, Programs
@@ -28,9 +29,7 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
 
     def start(programs: Programs) -> rounds.Federation:
         """Run the app that does nothing; once `crash` exists, its ClientApps kill themselves when polled."""
-        app = tmp_path / "app"
-        app.mkdir()
-        (app / "pyproject.toml").write_text(rounds.PYPROJECT)
+        app = write_app(tmp_path / "app", rounds.CONFIG, Path(noop.__file__))
         source = Path(noop.__file__).read_text()
         crash = f"import os; os.path.exists({str(tmp_path / 'crash')!r}) and os.kill(os.getpid(), 9)"
         assert '"""Report a made-up loss."""' in source
@@ -98,11 +97,8 @@ def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing() -> No
         text=True,
         check=True,
     )
-    medians = json.loads(done.stdout)
-    assert {name: set(kinds) for name, kinds in medians.items()} == {
-        "stock": {"train", "poll"},
-        "cohort": {"train", "poll"},
-    }
-    assert medians["cohort"]["train"] < medians["stock"]["train"]
-    assert medians["cohort"]["poll"] < medians["stock"]["poll"]
+    stock, cohort, devices = map(json.loads, done.stdout.splitlines())
+    assert [each["programs"] for each in (stock, cohort, devices)] == list(rounds.PROGRAMS)
+    assert cohort["train_s"] < stock["train_s"]
+    assert cohort["poll_s"] < stock["poll_s"]
     assert set(Path("/tmp").glob("cohort-rounds-*")) == before

@@ -36,4 +36,4 @@ def toy_with_data(seed: int, data: Path, folder: Path) -> Outcome:
 
 
 def experiment(folder: Path, **settings: Any) -> Experiment:
-    return Experiment("toy", "A toy", "nowhere", partial(toy, folder=folder), **settings)
+    return Experiment("toy", partial(toy, folder=folder), **settings)

@@ -29,23 +29,19 @@ class Constants(NamedTuple):
         return 20 * self.steps * rate, 5 * rate + self.global_rate / self.selected
 
 
-def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
+def phi_tilde(
+    of: Constants,
+    p: Floats,  # (m,) Probabilities, > 0, with sum 1
+    # (m,) ζ_i = ||∇F_i - ∇f||, and σ_i², the variance of a gradient between mini-batches
+    diversities: Floats,
+    variances: Floats,
+    replacement: bool,  # whether clients are drawn with replacement
+) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
     With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without replacement, the terms with
     α1 and with the summand 5 K L η_L of α2 have the factor 1/(mn) instead of 1/m². This makes Φ̃ larger,
     although draws without replacement have less variance.
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    p : ndarray, shape (m,)
-        Probabilities, > 0, with sum 1.
-    diversities, variances : ndarray, shape (m,)
-        ζ_i = ||∇F_i - ∇f||, and σ_i², the variance of a gradient between mini-batches.
-    replacement : bool
-        Whether clients are drawn with replacement.
     """
     m = p.size
     pairs = m**2 if replacement else m * of.selected
@@ -75,22 +71,19 @@ def is_gain(norms: Floats) -> float:
     return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
 
 
-def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: float) -> float:
+def phi(
+    of: Constants,
+    # σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between mini-batches.
+    # (Assumption 3 bounds ||∇F_i||² by (A² + 1) ||∇f||² + σ_G², which is another bound.)
+    spread: float,
+    noise: float,
+    num_clients: int,  # m
+    # V, the mean of ||ĝ_i/(m p_i) - mean ĝ||² over i drawn from p, for the sums ĝ_i of K gradients
+    variance: float,
+) -> float:
     """Return Φ, the variance term of FedIS' bound, times the constant c of Theorem D.1 (eq. 29).
 
     Eq. 29 has the sum σ_L² + 4 K σ_G²; eq. 4 prints the square of this sum.
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    spread, noise : float
-        σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between mini-batches.
-        (Assumption 3 bounds ||∇F_i||² by (A² + 1) ||∇f||² + σ_G², which is another bound.)
-    num_clients : int
-        m.
-    variance : float
-        V, the mean of ||ĝ_i/(m p_i) - mean ĝ||² over i drawn from p, for the sums ĝ_i of K gradients.
     """
     size, local, steps = of.smoothness, of.local_rate, of.steps
     return (
@@ -104,7 +97,11 @@ def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: 
 
 
 def crude_variances(
-    of: Constants, gradient: float, spread: float, slope: float, excess: float
+    of: Constants,
+    gradient: float,  # G², a bound of ||∇F_i||² and of the squared norm of every stochastic gradient
+    spread: float,  # σ_G² and A² of Assumption 3, ||∇F_i||² <= (A² + 1) ||∇f||² + σ_G²
+    slope: float,  # ||∇f||²
+    excess: float,
 ) -> tuple[float, float]:
     """Return the two bounds of V, the variance of one draw's sum of K gradients, under IS.
 
@@ -115,17 +112,6 @@ def crude_variances(
 
     Eq. 40 leaves out the noise of mini-batches: it applies Assumption 3, which bounds exact gradients, to
     stochastic ones. Eqs. 39, 40 and 76 print the norm of a sum where the sum of the norms is meant.
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    gradient : float
-        G², a bound of ||∇F_i||² and of the squared norm of every stochastic gradient.
-    spread, excess : float
-        σ_G² and A² of Assumption 3, ||∇F_i||² <= (A² + 1) ||∇f||² + σ_G².
-    slope : float
-        ||∇f||².
     """
     squares = of.steps**2
     return squares * gradient, squares * (spread + (excess + 1) * slope)
@@ -137,11 +123,8 @@ def is_margin(of: Constants, excess: float) -> float:
     It is 1/2 - 10 L² K² (A² + 1) η_L² - L η K (A² + 1) η_L/(2n), as in eq. 41. The theorem prints L² for L in
     the last term.
 
-    Raises
-    ------
-    ValueError
-        If the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof needs the second
-        condition (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
+    Raises ValueError if the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof needs
+    the second condition (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 10 * reach**2 * (excess + 1) - of.global_rate * reach * (excess + 1) / (2 * of.selected)
@@ -153,13 +136,10 @@ def delta_margin(of: Constants, p: Floats, excess: float) -> float:
 
     It is 1/2 - 20 K² η_L² L² (A² + 1)/m² sum 1/p.
 
-    Raises
-    ------
-    ValueError
-        If the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof takes the first
-        condition from Lemma E.8; Theorem 3.5 does not print it. The third condition is the proof's
-        η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and
-        with 1/n for 1/m; the proof's last line has K L inside the first root.
+    Raises ValueError if the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The proof takes
+    the first condition from Lemma E.8; Theorem 3.5 does not print it. The third condition is the proof's
+    η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and with
+    1/n for 1/m; the proof's last line has K L inside the first root.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 20 * reach**2 * (excess + 1) * float((1 / p).sum()) / p.size**2
@@ -172,22 +152,14 @@ def _allowed(of: Constants, c: float, small: bool) -> float:
     return c
 
 
-def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
-    """Return gap/(c η η_L K T) + variance_term/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it).
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    c : float
-        See `is_margin`.
-    rounds : int
-        T.
-    gap : float
-        f(x_0) - f*.
-    variance_term : float
-        The mean over the rounds of `phi`, or of `phi_tilde` for FedDELTA.
-    """
+def is_bound(
+    of: Constants,
+    c: float,
+    rounds: int,
+    gap: float,  # f(x_0) - f*
+    variance_term: float,  # mean over the rounds of `phi`, or of `phi_tilde` for FedDELTA
+) -> float:
+    """Return gap/(c η η_L K T) + variance_term/c (Theorem D.1; eq. 28 prints no η, eq. 37 has it)."""
     return (gap / (of.global_rate * of.local_rate * of.steps * rounds) + variance_term) / c
 
 

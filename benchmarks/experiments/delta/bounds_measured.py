@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.experiments.delta import bounds
-from benchmarks.experiments.delta.synthetic import PAPER, estimate_variance, updates_with_common_part
+from benchmarks.experiments.delta.synthetic import estimate_variance, updates_with_common_part
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 
@@ -54,18 +54,10 @@ EXCESS = 1.0
 
 
 class Quadratics(NamedTuple):
-    """Clients with the losses ||x - θ_i||²/2, whose gradients have the noise N(0, σ_i²/d) in each entry.
+    """Clients with the losses ||x - θ_i||²/2, whose gradients have the noise N(0, σ_i²/d) in each entry."""
 
-    Attributes
-    ----------
-    optima : ndarray, shape (m, d)
-        θ.
-    variances : ndarray, shape (m,)
-        σ_i².
-    """
-
-    optima: Floats
-    variances: Floats
+    optima: Floats  # (m, d) θ
+    variances: Floats  # (m,) σ_i²
 
     @property
     def diversities(self) -> Floats:
@@ -75,24 +67,12 @@ class Quadratics(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """The result of a run of T rounds.
+    """The result of a run of T rounds."""
 
-    Attributes
-    ----------
-    squares : ndarray, shape (T,)
-        ||∇f(x_t)||² before each round.
-    variances : ndarray, shape (T,)
-        V of each round, see `bounds.phi`, given the noise of the round.
-    reciprocals : ndarray, shape (T, m)
-        1/p_i in each round.
-    gradient : float
-        The largest squared norm of a stochastic gradient.
-    """
-
-    squares: Floats
-    variances: Floats
-    reciprocals: Floats
-    gradient: float
+    squares: Floats  # (T,) ||∇f(x_t)||² before each round
+    variances: Floats  # (T,) V of each round, see `bounds.phi`, given the noise of the round
+    reciprocals: Floats  # (T, m) 1/p_i in each round
+    gradient: float  # largest squared norm of a stochastic gradient
 
 
 def make_quadratics(rng: np.random.Generator) -> Quadratics:
@@ -167,37 +147,11 @@ def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
 EXPERIMENTS = (
     Experiment(
         name="delta-bounds",
-        title="the variance terms of DELTA's bounds, and the variance: uniform sampling's over each method's",
-        source=f"{PAPER}, eqs. 4, 10, 11, 29, 76 to 78 and 82 to 84, section 3.4; the data are ours",
         run=run_bounds,
-        claim="DELTA reduces Φ̃, the variance of convergence, by more than IS does.",
-        note="Each cell is the value of uniform sampling divided by that of the method, so above 1 "
-        "the method is better. The updates are those of delta-variance. σ², the variance of a "
-        "client's gradient, is 20 times lognormal(0, 1). The constants are L = 1, η_L = .01, η = "
-        "1, K = 5 and n = 5. Φ̃ is the variance term of FedDELTA's bound, for draws with "
-        'replacement and without ("w/o repl."). Φ is the variance term of FedIS\' bound, for '
-        'gradients that do not change over the local steps. "variance" is the exact variance of '
-        "the aggregate without the noise of mini-batches. Eq. 84 gives the ratio of Φ̃ for DELTA "
-        "in closed form, and eq. 78 gives the ratio of the second moments for IS.",
     ),
     Experiment(
         name="delta-theorems",
-        title="the bounds of FedIS and FedDELTA beside the gradient",
-        source=f"{PAPER}, Theorems D.1 and 3.5, eqs. 39, 40 and 77; the losses are ours",
         run=run_theorems,
-        claim="the least squared gradient of a run is at most the method's bound, and FedDELTA's bound "
-        "is the smallest.",
-        note=f"{CLIENTS} clients with quadratic losses in {DIMENSION} dimensions train for 2000 "
-        f"rounds, with {RUN.selected} draws a round with replacement, {RUN.steps} local steps of "
-        f"rate {RUN.local_rate:g}, and η = 1. FedAvg draws uniformly. IS knows the updates of all "
-        "clients, and DELTA their ζ and σ²; neither has a floor. The theorems bound means over "
-        "runs, but each seed is one run. Each bound has the largest c that its theorem allows. "
-        "Theorem 3.5's bound is twice eq. 62, as in eq. 48. V, the variance of one draw, is "
-        "known exactly, and Φ contains its mean over the rounds. Eqs. 39 (equal to 77) and 40 "
-        "bound V, for IS only. Eq. 39 is K² G², where G² is the largest squared norm of a "
-        "stochastic gradient in the run. Eq. 40 is K² σ_G² + K² (A² + 1) ||∇f||², with A² = 1. "
-        '"least bound / ..." is the least ratio over 20 rounds from round 10 to the last '
-        "(theorems), or over all rounds (eqs. 39 and 40). If it is above 1, the bound holds.",
         digits=2,
         x="round",
         y="squared gradient of f",

@@ -6,46 +6,30 @@ in y = log((A x - b)²/2) by local SGD. The paper's figures 9 and 10 show gradie
 show the gradients of this regression.
 """
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.delta.synthetic import PAPER, poll_and_select, reports_of
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.delta.synthetic import Method, poll_and_select, reports_of
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
 from strategies.selectors.delta.practical import PracticalSelector
 
 
 class Regression(NamedTuple):
-    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples.
+    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples."""
 
-    Attributes
-    ----------
-    x, y : ndarray of float32, shape (M, samples)
-        The samples of each client, without noise.
-    noise : ndarray, shape (M,)
-        Standard deviation of the noise that is added to each entry of a client's gradients.
-    """
-
-    x: npt.NDArray[np.float32]
+    x: npt.NDArray[np.float32]  # (M, samples) samples of each client, without noise
     y: npt.NDArray[np.float32]
-    noise: Floats
+    noise: Floats  # (M,) standard deviation of the noise that is added to each entry of a client's gradients
 
     @property
     def step_variances(self) -> Floats:
         """σ² (M,): the variance of a client's gradient in one local step, E||noise||² over two entries."""
         return 2 * self.noise**2
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
 
 
 REGRESSION_METHODS = {
@@ -96,12 +80,8 @@ def make_regression(
 def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Let each client train from the model w (2,).
 
-    Returns
-    -------
-    ndarray, shape (M, 2)
-        The sum of each client's noisy gradients over its local steps.
-    ndarray, shape (M,)
-        Each client's loss at w.
+    Returns (M, 2) the sum of each client's noisy gradients over its local steps, and (M,) each client's
+    loss at w.
     """
     m = len(problem.x)
     local = np.tile(w, (m, 1))
@@ -120,25 +100,15 @@ def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> t
 
 
 class Run(NamedTuple):
-    """The result of one method.
+    """The result of one method."""
 
-    Attributes
-    ----------
-    losses : ndarray, shape (T,)
-        The mean loss over the clients before each round.
-    error : float
-        Sum over the rounds of the squared distance between the aggregate and the mean update.
-    norms, diversities : ndarray, shape (T, 2)
-        The largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
-    growths : ndarray, shape (2, T)
-        The largest ratio, over the clients i, of ||g_i|| to its value in the last round in which client i was
-        selected; and the same for ||g_i - mean g||. NaN in the first round.
-    """
-
-    losses: Floats
-    error: float
+    losses: Floats  # (T,) mean loss over the clients before each round
+    error: float  # sum over the rounds of the squared distance between the aggregate and the mean update
+    # (T, 2) largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
     norms: Floats
     diversities: Floats
+    # (2, T) The largest ratio, over the clients i, of ||g_i|| to its value in the last round in which client
+    # i was selected; and the same for ||g_i - mean g||. NaN in the first round.
     growths: Floats
 
 
@@ -150,19 +120,14 @@ def make_selector(method: Method, num_clients: int, seed: int) -> Selector:
     )
 
 
-def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
-    """Return what the server learns from the selected clients, if all respond.
-
-    Parameters
-    ----------
-    g : ndarray, shape (M, 2)
-        The updates of all clients.
-    variances : ndarray, shape (M,)
-        The variances of their gradients.
-    selection : Selection
-        The selected clients. Diversities are distances from the mean of these clients' updates, with the
-        selection's weights.
-    """
+def feedback_of(
+    g: Floats,  # (M, 2) updates of all clients
+    variances: Floats,  # (M,) variances of their gradients
+    # The selected clients. Diversities are distances from the mean of these clients' updates, with the
+    # selection's weights.
+    selection: Selection,
+) -> Feedback:
+    """Return what the server learns from the selected clients, if all respond."""
     updates = g[selection.clients]
     mean = selection.weights @ updates / selection.weights.sum()
     return Feedback(
@@ -199,33 +164,18 @@ def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds
 
 
 def run_regression(
-    seed: int,
+    seed: int,  # Seed, and T
     num_rounds: int = 2000,
-    noises: tuple[int, ...] = (20, 30, 40),
+    noises: tuple[int, ...] = (20, 30, 40),  # values of ν to compare
+    # (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of the
+    # first loss is reached.
     start: tuple[float, float] = OPTIMUM,
-    num_clients: int = 20,
+    num_clients: int = 20,  # M, and the number of samples of each client
     num_samples: int = 1000,
-    optimum: tuple[float, float] = OPTIMUM,
-    quick: bool = False,
+    optimum: tuple[float, float] = OPTIMUM,  # true (A, b)
+    quick: bool = False,  # whether to train for a tenth of the rounds
 ) -> Outcome:
-    """Train the regression with 10 clients a round.
-
-    Parameters
-    ----------
-    seed, num_rounds : int
-        Seed, and T.
-    noises : tuple of int
-        The values of ν to compare.
-    start : tuple of float
-        (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of
-        the first loss is reached.
-    num_clients, num_samples : int
-        M, and the number of samples of each client.
-    optimum : tuple of float
-        The true (A, b).
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    """
+    """Train the regression with 10 clients a round."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
@@ -289,94 +239,17 @@ def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool 
     return Outcome(cells, curves)
 
 
-_SETTING = (
-    "The clients fit y = log((A x - b)²/2), where {truth} (Figure 11's caption has no square). In "
-    "each of 2000 rounds 10 of {clients} clients train. The rate is 0.001 for all methods, as in H.2 "
-    "(the figures' captions say that each method is tuned). The paper does not give x, the local "
-    "steps, the distribution of the noise and the start. Here x ~ {x}, a client takes 5 steps, its "
-    "noise is normal with a standard deviation ~ U(0, 2ν), and the start is {start}. DELTA knows σ², "
-    "the variance of the noise of one step, and the ζ of all clients. ζ is computed from noisy "
-    "updates divided by the 5 steps (eq. 13 has the exact gradients of the global model). α1 = α2 = "
-    "0.5. IS and DELTA make a tenth of their draws uniformly (floor 0.1); the paper has no floor. "
-    "They draw with replacement; the paper does not say how it draws."
-)
-_READING = (
-    'FedAvg draws with replacement too, and row "FedAvg, distinct" selects 10 different clients; the '
-    "paper does not say which of the two forms its FedAvg has. error² is the squared error of the "
-    "estimated mean update, as a ratio to FedAvg's; with 10 distinct clients it is (M - 10)/(M - 1) "
-    "= {distinct}. The loss is the mean over the second half of the rounds. The model makes a random "
-    "walk, so rows should be compared over many seeds."
-)
-_CLAIM = "DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level."
-_FAR = "(5, 0), where the loss is about 1.1. Columns 'rounds' count until the loss is a quarter of the first"
-_OTHER = {"truth": "A = 8, b = 2", "x": "U(0.4, 1.4), as far from the pole at b/A"}
-_THIS = {"truth": "A = 10, b = 1", "x": "U(0.25, 1.25)"}
-_experiment = partial(Experiment, digits=2, log_y=True, y="mean squared error", claim=_CLAIM)
+_experiment = partial(Experiment, digits=2, log_y=True)
+_regression = partial(_experiment, y="mean squared error")
 
 EXPERIMENTS = (
-    _experiment(
-        name="delta-regression",
-        title="regression under gradient noise ν: log10 loss",
-        source=f"{PAPER}, Figures 4 and 11, appendix H.2",
-        run=run_regression,
+    _regression(
+        "delta-regression",
+        run_regression,
         seeds=10,
-        known=known_cells({"FedAvg": "-.55", "IS": "-.77", "DELTA": "-.77"}, ("ν = 40",)),
-        note=_SETTING.format(
-            **_THIS,
-            clients=20,
-            start="the optimum: the table shows the noise that selection adds, not the speed of convergence",
-        )
-        + f" {_READING.format(distinct='.53')}",
     ),
-    _experiment(
-        name="delta-regression-far",
-        title="regression far from its optimum, with little and much noise ν: log10 loss",
-        source=f"{PAPER}, Figures 4, 11 and 12, appendices H.2 and H.3",
-        run=partial(run_regression, noises=(1, 5, 20), start=FAR),
-        note=_SETTING.format(**_THIS, clients=20, start=_FAR)
-        + f" {_READING.format(distinct='.53')} The paper does not give its small noise levels; ours are 1 "
-        "and 5.",
-    ),
-    _experiment(
-        name="delta-regression-8-2",
-        title="regression with A = 8, b = 2, far from its optimum: log10 loss",
-        source=f"{PAPER}, Figure 11, appendix H.2",
-        run=partial(run_regression, start=FAR, optimum=OTHER),
-        note=_SETTING.format(
-            **_OTHER,
-            clients=20,
-            start="(5, 0). Columns 'rounds' count until the loss is a quarter of the first",
-        )
-        + f" {_READING.format(distinct='.53')}",
-    ),
-    _experiment(
-        name="delta-regression-200",
-        title="regression far from its optimum, 10 of 200 clients: log10 loss",
-        source=f"{PAPER}, Figure 13, appendix H.3",
-        run=partial(run_regression, start=FAR, num_clients=200, num_samples=100),
-        note=_SETTING.format(**_THIS, clients=200, start=_FAR)
-        + f" {_READING.format(distinct='.95')} Each client has 100 samples (the paper: 1000).",
-    ),
-    Experiment(
-        name="delta-extremes",
-        title="largest and smallest norm and diversity of all clients in the regression",
-        source=f"{PAPER}, Figures 9 and 10, U and Ũ of eqs. 85 to 89, appendix G; the paper has MNIST and "
-        "Fashion-MNIST",
-        run=run_extremes,
-        claim='for practical IS and practical DELTA "the change ratio of both gradient and gradient '
-        'diversity remains limited, with the maximum norm being under 8 and the minimum norm exceeding 0.5".',
-        note=_SETTING.format(**_THIS, clients=20, start="(5, 0)")
-        + " ν = 1. The text of appendix G names the practical forms, and the captions of its figures name "
-        "FedIS and DELTA; this table has both. The practical forms know only the selected clients, and "
-        "draw as IS and DELTA do. The table has means over the first and the last tenth of the rounds, "
-        "and the largest value of a round divided by the mean of all rounds. Norms and diversities are "
-        "those of sums over the 5 steps. U is a client's norm divided by its norm when the client was "
-        "last selected, and Ũ is the same for its diversity; the table has the largest of all clients in "
-        'a round. "extreme" is the largest value of all rounds, or the smallest in rows of a smallest '
-        "norm or diversity. In rows of U and Ũ, the paper's U is at least this value. The paper's 8 and "
-        "0.5 are for its own data, and it does not give the unit of its norms.",
-        digits=2,
-        y="norm, diversity",
-        log_y=True,
-    ),
+    _regression("delta-regression-far", partial(run_regression, noises=(1, 5, 20), start=FAR)),
+    _regression("delta-regression-8-2", partial(run_regression, start=FAR, optimum=OTHER)),
+    _regression("delta-regression-200", partial(run_regression, start=FAR, num_clients=200, num_samples=100)),
+    _experiment("delta-extremes", run_extremes, y="norm, diversity"),
 )

@@ -7,13 +7,21 @@ and M. The paper's FedAvg is the selector `uniform`, its IS is `fed-is`, and its
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
+
+
+class Method(NamedTuple):
+    """A row of the tables: the name of a selector, and keyword arguments for it."""
+
+    selector: str
+    settings: Mapping[str, Any] = {}
+
 
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""
@@ -201,59 +209,19 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
     return Outcome(cells)
 
 
-PAPER = "Wang, Guo, Lin, Tang 2023"
 EXPERIMENTS = (
     Experiment(
         name="delta-toy",
-        title="DELTA's toy: two of three clients",
-        source=f"{PAPER}, Figure 3 and appendix B.1",
         run=run_toy,
         seeds=3,
-        known=known_cells(
-            {"FedAvg": "1.803; 3.67", "IS": "1.414; 2.37", "DELTA": ".500; 5.34; .30; 7.4"},
-            ("its pair, plain mean", "MSE", "bias of 1/(Kp) w/o repl.", "the same, %"),
-        ),
-        claim="each method prefers a pair of clients. The mean of DELTA's pair is the nearest to the "
-        "mean of all clients, before that of IS' pair and that of FedAvg's pair.",
-        note='The first two columns are distances from the mean of all clients, (4, 0). "its pair" is '
-        'the pair that the paper assumes, and "expected" is the mean distance over pairs drawn '
-        "without replacement. MSE is the mean squared error of the unbiased estimate, exact and "
-        "measured; DELTA has the largest MSE and IS the smallest. Without replacement, the "
-        "selectors' weights are unbiased, so the measured bias is only noise. The weights 1/(K "
-        "p) are biased without replacement, unless all p are equal; the last column has this "
-        "bias in % of the mean's norm.",
     ),
     Experiment(
         name="delta-variance",
-        title="variance of the update, relative to uniform sampling",
-        source=f"{PAPER}, eqs. 5 and 13; the data are ours",
         run=run_variance,
-        known=known_cells(
-            {"common 0": ".98; .98", "common 3": ".95; 1.22", "heavy-tailed": ".54; .63; .716; .658"},
-            ("IS", "DELTA", "rel. RMSE, draws", "rel. RMSE, fixed size"),
-        ),
-        claim="DELTA reduces the variance at least as much as IS, and its variance is never above that "
-        "of uniform sampling.",
-        note="The variances are exact, for 5 draws of 50 clients. Gradients have no noise, so DELTA's "
-        "p is in proportion to ζ (the paper's p also depends on σ). Updates are N(0, 1) in 20 "
-        "dimensions plus a common part, whose norm is the given multiple of the rest's norm. In "
-        "row heavy-tailed this multiple is 1, and each client's own part is multiplied by "
-        "lognormal(0, 1). IS has the least variance of all draws with replacement. The last "
-        "three columns have the relative RMSE of IS' estimate with the floor, over 2000 rounds: "
-        "of 5 draws, of 5 draws without replacement, and of the exact fixed-size design.",
     ),
     Experiment(
         name="delta-floor",
-        title="the floor of importance sampling",
-        source=f"{PAPER}, eq. 15 and the assumption p >= γ; the data are ours",
         run=run_floor,
-        known=known_cells(
-            {"all equal": "200", "without floor": "7; 6", "floor 0.1": "27; 1"},
-            ("effective sample size", "log10 largest weight"),
-        ),
-        note="The scores of 200 clients are lognormal(0, 1), and a tenth of the scores are divided by "
-        "a million. prac-is has learned all scores. A client's weight is 1/(M q). The effective "
-        "sample size is (sum of weights)² / sum of squared weights, over all clients.",
         digits=1,
     ),
 )

@@ -1,51 +1,9 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. `mnist`, `mnist_cnn` and `other_data` have the experiments. All
-selectors of a seed share the data, the initial model and each client's mini-batches.
-
-=====================  =======================================================================================
-the paper              here
-=====================  =======================================================================================
-n of m clients         K of M clients
-FedAvg                 `md`, which draws clients in proportion to their data
-FedPracDELTA           `prac-delta`
-FedPracIS              `prac-is`
-FedDELTA, FedIS        `delta`, `fed-is`: all clients train in every round; only in experiments on figures
-Cluster-based IS       `cluster-is` with two centres, from the norms of each client's last participation
-Power-of-Choice        `pow-d` with d = 2K candidates, drawn in proportion to data
-non-iid                a client's class proportions ~ Dir(α p), where p are the shares of the classes in the
-                       data, as in Hsu et al. 2019, to whom the paper refers; α = 0.5 unless an experiment
-                       gives another value; equally many images for each client
-momentum               on the server: Flower's FedAvgM, γ = 0.9
-proximal               FedProx's term, μ = 0.01
-Adagrad, Adam          Flower's FedAdagrad and FedAdam, η = 0.01
-FedVARP                with the selector's weights, so unbiased (`strategies.rounds.control_variates`)
-Acc                    mean of the five best measured test accuracies of the whole run (figure 2: ten best)
-rounds to a threshold  the first measured round with an accuracy at or above the threshold
-=====================  =======================================================================================
-
-The paper does not say:
-
-- whether FedIS and FedDELTA know all updates in Tables 4 to 7 and 9 (Table 8 repeats Table 2, which has the
-  practical forms);
-- whether Cluster-based IS uses the norms of the last participation, or all norms of the current round;
-- whether clients are drawn with replacement. Here all selectors but Power-of-Choice draw with replacement; a
-  client that is drawn twice trains once, and has the weight of two draws;
-- whether non-iid is Dir(α p), or has the parameter α for each class. With ten classes and α = 0.5, the
-  largest class has 4/5 of a client's images on average with Dir(α p), and 2/5 with α for each class;
-- whether the server or the clients apply the momentum (in the method that the paper cites, the clients do).
-
-What the paper does, and this module does not:
-
-- Power-of-Choice draws its candidates "randomly from all clients"; here this is so only if sizes are equal.
-- The importance samplers make no uniform draws (here a tenth is uniform). They do not divide diversities by
-  the number of local steps. Diversities are distances from the plain mean (here, with `prac-delta`, from the
-  weighted mean).
-- FedVARP's aggregate is the plain mean of all stored updates, after the updates of the selected clients have
-  replaced their stored ones (``variates="fedvarp-mean"``, which these experiments do not use). Selectors
-  learn from the updates (here from the updates minus the stored updates).
-- Acc is taken from the plateau at the end of the run: in Table 2, the last 4 % of the rounds.
+section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here.
+`mnist` and `other_data` have the experiments. All selectors of a seed share the data, the initial model and
+each client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
 """
 
 from __future__ import annotations
@@ -56,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
+from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator
@@ -70,20 +29,6 @@ from strategies.selectors import register
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
-
-PAPER = "Wang, Guo, Lin, Tang 2023"
-FORM_OF_ALPHA = (
-    "α is that of Hsu et al. 2019, to whom the paper refers: each of ten classes has the Dirichlet parameter "
-    "α/10. The paper may mean α for each class."
-)
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
-
 
 BASELINE = "FedAvg"
 """The row with which all other rows are compared."""
@@ -101,20 +46,11 @@ LOCAL_STEPS, BATCH_SIZE = 5, 32
 
 @dataclass(frozen=True)
 class Backbone:
-    """The training method that the selectors are combined with.
+    """The training method that the selectors are combined with."""
 
-    Attributes
-    ----------
-    make_strategy : Callable or None
-        Makes the server strategy; None = FedAvg.
-    proximal_mu : float
-        FedProx's μ; 0 = no proximal term.
-    variates : {"fedvarp"} or None
-        Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
-    """
-
-    make_strategy: Callable[[], Strategy] | None = None
-    proximal_mu: float = 0.0
+    make_strategy: Callable[[], Strategy] | None = None  # makes the server strategy; None = FedAvg
+    proximal_mu: float = 0.0  # FedProx's μ; 0 = no proximal term
+    # Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
     variates: Literal["fedvarp"] | None = None
 
 
@@ -124,37 +60,19 @@ PROXIMAL = Backbone(proximal_mu=0.01)
 
 @dataclass(frozen=True)
 class Federation:
-    """The data, the model and the training.
+    """The data, the model and the training."""
 
-    Attributes
-    ----------
-    kernel : Kernel or Callable
-        The kernel, or a function without arguments that makes the kernel (for networks in torch).
-    partition : str
-        Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
-    num_clients, clients_per_round, num_rounds : int
-        M, K and T.
-    learning_rate : float
-        Learning rate of local SGD, which takes 5 steps on mini-batches of 32.
-    evaluate_every : int
-        Number of rounds between two measurements of the accuracy. T is a multiple of it.
-    threshold : float
-        Accuracy in %. The tables show the number of rounds to reach it.
-    backbone : Backbone
-        The training method that the selectors are combined with.
-    common_threshold : float, optional
-        A second threshold, in a column of its own. It is the same in all groups of rows of a table.
-    """
-
+    # kernel, or a function without arguments that makes the kernel (for networks in torch)
     kernel: Kernel | Callable[[], Kernel]
-    partition: str
-    num_clients: int
+    partition: str  # distribution of the training images over the clients, see `tasks.partitions.FORMS`
+    num_clients: int  # M, K and T
     clients_per_round: int
     num_rounds: int
-    learning_rate: float
-    evaluate_every: int
-    threshold: float
-    backbone: Backbone = Backbone()
+    learning_rate: float  # learning rate of local SGD, which takes 5 steps on mini-batches of 32
+    evaluate_every: int  # number of rounds between two measurements of the accuracy. T is a multiple of it.
+    threshold: float  # accuracy in %. The tables show the number of rounds to reach it.
+    backbone: Backbone = Backbone()  # training method that the selectors are combined with
+    # A second threshold, in a column of its own. It is the same in all groups of rows of a table.
     common_threshold: float | None = None
 
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
@@ -172,21 +90,11 @@ class Federation:
 
 
 class Run(NamedTuple):
-    """The result of one selector.
+    """The result of one selector."""
 
-    Attributes
-    ----------
-    accuracy : Curve
-        Test accuracy in %, after the rounds in which it is measured.
-    norms : ndarray, shape (T, 2)
-        The mean and the least ||g_m|| of the selected clients in each round.
-    seconds : ndarray, shape (T,)
-        The time of each round on this machine, without measurements of the accuracy.
-    """
-
-    accuracy: Curve
-    norms: Floats
-    seconds: Floats
+    accuracy: Curve  # test accuracy in %, after the rounds in which it is measured
+    norms: Floats  # (T, 2) mean and the least ||g_m|| of the selected clients in each round
+    seconds: Floats  # (T,) time of each round on this machine, without measurements of the accuracy
 
     def best(self, count: int, until: int | None = None) -> float:
         """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
@@ -253,34 +161,16 @@ def train_all(
 
 
 def run_figure(
-    seed: int,
-    path: Path,
+    seed: int,  # seed of the split, the training and the selectors
+    path: Path,  # data set as an .npz file
     *,
     federation: Federation,
-    methods: Mapping[str, Method],
-    baseline: str = BASELINE,
-    dataset: str = "mnist",
-    quick: bool = False,
+    methods: Mapping[str, Method],  # row of the table -> selector
+    baseline: str = BASELINE,  # row with which the others are compared
+    dataset: str = "mnist",  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
+    quick: bool = False,  # whether to train for a fifth of the rounds
 ) -> Outcome:
-    """Compare selectors as in figures 2 and 6: accuracies over the rounds, and norms of the selected clients.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the training and the selectors.
-    path : Path
-        The data set as an .npz file.
-    federation : Federation
-        The federation.
-    methods : mapping of str to Method
-        Row of the table -> selector.
-    baseline : str
-        The row with which the others are compared.
-    dataset : str (default: "mnist")
-        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
-    quick : bool (default: False)
-        Whether to train for a fifth of the rounds.
-    """
+    """Compare selectors as in figures 2 and 6: accuracies over the rounds, norms of the selected clients."""
     federation = federation.quick() if quick else federation
     end = federation.num_rounds
     stages = {"at 1/5": end // 5, "at 3/5": 3 * end // 5, "at the end": end}
@@ -302,23 +192,14 @@ def run_table(
     seed: int,
     path: Path,
     *,
-    federations: Mapping[str, Federation],
+    federations: Mapping[str, Federation],  # prefix of a group's row labels -> federation
     methods: Mapping[str, Method] = METHODS,
     dataset: str = "mnist",
+    # Whether the table has the seconds to the threshold, which differ between runs with the same seed.
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations. Each federation is a group of rows.
-
-    Parameters
-    ----------
-    seed, path, methods, dataset, quick
-        See `run_figure`.
-    timed : bool (default: False)
-        Whether the table has the seconds to the threshold, which differ between runs with the same seed.
-    federations : mapping of str to Federation
-        Prefix of a group's row labels -> federation.
-    """
+    """Compare selectors as in the paper's tables, in several federations, each a group of rows."""
     images = datasets.load(dataset, str(path))
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

@@ -49,24 +49,17 @@ PROCESSES: dict[str, Callable[[Floats, int, np.random.Generator], Ints]] = {
 
 
 def sessions(
-    groups: Ints, shares: Floats, num_rounds: int, rng: np.random.Generator
+    groups: Ints,  # (M,) group of each client
+    # (G,) Approximate share of the time in which clients of each group are available, in (0, 1)
+    shares: Floats,
+    num_rounds: int,  # T. No session begins after round T.
+    rng: np.random.Generator,
 ) -> list[tuple[int, float, float]]:
     """Draw a synthetic trace: sorted rows (client, start, end), one for each session of a client.
 
     Times are in rounds. A session has a lognormal length (median 1.5 rounds, σ = 0.8). The mean pause between
     two sessions follows from the group's share of the time, and is three times as long at night as at noon.
     Each group has a time zone of its own.
-
-    Parameters
-    ----------
-    groups : ndarray of int, shape (M,)
-        The group of each client.
-    shares : ndarray, shape (G,)
-        Approximate share of the time in which clients of each group are available, in (0, 1).
-    num_rounds : int
-        T. No session begins after round T.
-    rng : np.random.Generator
-        Source of randomness.
     """
     zones = groups / shares.size
     mean_session = 1.5 * np.exp(0.8**2 / 2)

@@ -4,20 +4,7 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here; but G², as in the paper, is the
 bound of the squared norm of a gradient. F_j is the loss of group j, p_j its weight, and f = sum_j p_j F_j.
 
-Where the paper is silent or contradicts itself:
-
-- **σ_G²**: no assumption defines it. Here it is a bound of ||∇F_j - ∇f||².
-- **Σ**: Theorem 1 calls it the correlation matrix of the groups' numbers of participants, Lemma 6 their
-  covariance matrix. The proof uses the covariance, and so does this module.
-- **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. Here ||g||² <= G², as
-  the proof uses it.
-- **Learning rates**: Theorem 1 prints no condition. The proof needs ε̂ η η_L <= 1/(T_L L), but prints
-  η η_L < 1/(T_L L). `Constants.margin` checks the printed condition.
-- **Signs and names**: the proof prints -(ε̂² η_L² η² L/2 - ε̂ η η_L/(2K)); Lemmas 5 and 7 have this term with
-  a plus, and the term in brackets must be at most 0. The probability in the text after eq. 7 must be 1 - δ.
-  Assumption 2 prints v for w.
-- **η**: Theorem 1's server step has no η, but the theorem's bound, Corollary 1.1 and the proof (eq. 9) have
-  one. Here the step is η times the aggregate, as in the proof.
+docs/results/flics.md says where the paper is silent or contradicts itself.
 """
 
 from __future__ import annotations
@@ -31,34 +18,18 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """The constants of the bound that do not depend on the selection.
+    """The constants of the bound that do not depend on the selection."""
 
-    Attributes
-    ----------
-    smoothness : float
-        L.
-    noise, spread, gradient : float
-        σ_L², σ_G² and G²: bounds of the variance of a stochastic gradient g, of ||∇F_j - ∇f||², and of
-        ||g||².
-    local_rate, global_rate : float
-        η_L and η.
-    steps : int
-        T_L, the number of local steps.
-    shares : ndarray, shape (G,)
-        p, the groups' weights in the objective f.
-    gap : float
-        f(w_0) - f(w*).
-    """
-
-    smoothness: float
+    smoothness: float  # L
+    # σ_L², σ_G² and G²: bounds of the variance of a stochastic gradient g, of ||∇F_j - ∇f||², and of ||g||².
     noise: float
     spread: float
     gradient: float
-    local_rate: float
+    local_rate: float  # η_L and η
     global_rate: float
-    steps: int
-    shares: Floats
-    gap: float
+    steps: int  # T_L, the number of local steps
+    shares: Floats  # (G,) p, the groups' weights in the objective f
+    gap: float  # f(w_0) - f(w*)
 
     @property
     def _crowding(self) -> float:
@@ -68,10 +39,8 @@ class Constants(NamedTuple):
     def margin(self) -> float:
         """Return the supremum of the constants c that the proof allows: 1/2 - 15 L² T_L² η_L² G sum p².
 
-        Raises
-        ------
-        ValueError
-            If η η_L >= 1/(T_L L), or η_L is above 1/(sqrt(30) T_L L G sum p²), which the proof excludes.
+        Raises ValueError if η η_L >= 1/(T_L L), or η_L is above 1/(sqrt(30) T_L L G sum p²), which the
+        proof excludes.
         """
         reach = self.steps * self.smoothness * self.local_rate
         if self.global_rate * reach >= 1 or math.sqrt(30) * reach * self._crowding > 1:
@@ -102,22 +71,17 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
 
 
 def around_eq_7(
-    shares: Floats, estimates: Floats, final: Floats, clients: Floats
+    shares: Floats,  # (G,) p
+    estimates: Floats,  # (T, G) ŝ(t)
+    # (G,) s, and n, the number of clients of each group, which the paper writes without an index
+    final: Floats,
+    clients: Floats,
 ) -> tuple[Floats, Floats, Floats]:
     """Return three arrays (T,): a lower bound of the right side of eq. 7, this side, and an upper bound.
 
     The bounds are those in the text after eq. 7:
     (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
     round t is the largest |s_j/ŝ_j(t) - 1|. With this ε, both bounds hold if no s_j or ŝ_j(t) is above n_j.
-
-    Parameters
-    ----------
-    shares : ndarray, shape (G,)
-        p.
-    estimates : ndarray, shape (T, G)
-        ŝ(t).
-    final, clients : ndarray, shape (G,)
-        s, and n, the number of clients of each group, which the paper writes without an index.
     """
     ratios = final / estimates
     error = np.abs(ratios - 1).max(axis=1)
@@ -126,23 +90,17 @@ def around_eq_7(
     return (1 - error) * main - constant, middle, (1 + error) * main - constant
 
 
-def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
+def remainder(
+    of: Constants,
+    error: float,  # ε̂, see `participation_error`
+    variances: Floats,  # (T,) see `selection_variance`
+    c: float,  # a number above 0 and at most `Constants.margin`
+) -> float:
     """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
 
     The last term of C is printed as a sum over T rounds, but the proof divides by T. The printed t_L is T_L.
     Section III and the end of the proof print the factor σ_L² + G²; the theorem in appendix B lacks it. The
     sum of T_L gradients would need T_L σ_L² + T_L² G².
-
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    error : float
-        ε̂, see `participation_error`.
-    variances : ndarray, shape (T,)
-        See `selection_variance`.
-    c : float
-        A number above 0 and at most `Constants.margin`.
     """
     step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
     noise = size * step * error**2 * of.noise * squares / 2

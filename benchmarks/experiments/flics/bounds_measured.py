@@ -16,10 +16,8 @@ import numpy as np
 from benchmarks.experiments.flics import bounds
 from benchmarks.experiments.flics.availability import PROCESSES
 from benchmarks.experiments.flics.variance_above_optimum import (
-    BETA,
     MEANS,
     NUM_GROUPS,
-    PAPER,
     SHARES,
     K,
     toss,
@@ -47,25 +45,16 @@ def corollary(num_rounds: int) -> Rates:
 
 
 def descend(
-    optima: Floats, took_part: Floats, estimates: Floats, rng: np.random.Generator, rates: Rates = RATES
+    optima: Floats,  # (G, d) θ
+    took_part: Floats,  # (T, G) see `variance_above_optimum.toss`
+    estimates: Floats,
+    # Source of the gradients' noise. The noise of a gradient has the variance σ_L².
+    rng: np.random.Generator,
+    rates: Rates = RATES,  # η_L and η
 ) -> Floats:
     """Train with FLICS-AVG: w <- w + η sum_j (p_j/ŝ_j(t)) times the sum of the updates of group j.
 
-    Parameters
-    ----------
-    optima : ndarray, shape (G, d)
-        θ.
-    took_part, estimates : ndarray, shape (T, G)
-        See `variance_above_optimum.toss`.
-    rng : np.random.Generator
-        Source of the gradients' noise. The noise of a gradient has the variance σ_L².
-    rates : Rates
-        η_L and η.
-
-    Returns
-    -------
-    ndarray, shape (T + 1, d)
-        The models before each round, and after the last.
+    Returns (T + 1, d) the models before each round, and after the last.
     """
     left = (1 - rates.local) ** np.arange(LOCAL_STEPS + 1)
     deviation = rates.local * math.sqrt(NOISE / optima.shape[1] * float((left[:-1] ** 2).sum()))
@@ -136,31 +125,7 @@ def run_bound(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome
 EXPERIMENTS = (
     Experiment(
         name="flics-bound",
-        title="the bound of FLICS' Theorem 1 beside the gradient",
-        source=f"{PAPER}, Theorem 1 with its constant C, Lemma 4 and eq. 7; the losses are ours",
         run=run_bound,
-        claim="the least squared gradient is at most the bound.",
-        note=f"Each of {NUM_GROUPS} groups has a quadratic loss in {DIMENSION} dimensions; all groups have "
-        f"equal weight. K = {K}, β = {BETA:g}, σ_L² = {NOISE:g}, with {LOCAL_STEPS} local steps and 2000 "
-        f"rounds. The learning rates are η_L = {RATES.local:g} and η = {RATES.server:g}. In the rows 'Cor. "
-        "1.1' they are the corollary's, η_L = 1/(√T T_L L) and η = √(T_L M) for M groups. Availability is "
-        "that of flics-variance, whose uniform process does not fill every quota. The gradient is that of "
-        "one run for each seed, whereas the theorem bounds the mean. G², σ_G², ε̂ and Σ come from the run. "
-        "G² is the largest mean squared norm of a gradient at the global models. It does not bound single "
-        "gradients, since the noise is Gaussian. σ_G² is the largest ||∇F_j - ∇f||² over the groups; the "
-        "paper has no assumption on it. ε̂ is 1 + the largest error of ŝ(t) over the least s*; the first "
-        "rounds count too. Σ is the covariance of the groups' numbers of participants, as in Lemma 6; "
-        "Theorem 1 calls it the correlation matrix. The last term of C has the mean over the rounds, as in "
-        "the proof; the theorem prints the sum. The proof needs ε̂ η η_L T_L L <= 1. It prints η η_L < "
-        "1/(T_L L), without ε̂, and Theorem 1 prints no condition. The gradient is below the bound even in "
-        "runs where ε̂ η η_L T_L L is above 1. 'C / bound' is the part of the bound that does not shrink "
-        "with the number of rounds. 'least bound / gradient²' is the smallest quotient at 20 rounds from 10 "
-        "to 2000. A group's 'weight / p' is its mean weight in the aggregate over all rounds, divided by its "
-        "p; the table has the largest and the smallest of all groups. Lemma 4 bounds the largest by ε̂. (It "
-        "prints 1 + ε̂, which counts the 1 twice.) 'σ_T, eq. 7' is the mean of eq. 7 over the rounds. 'eq. 7 "
-        "bounded' is the share of rounds in which the right side of eq. 7 is within the bounds that the "
-        "paper states after it. In these bounds, ε is the largest |s/ŝ(t) - 1| of the round with s = ŝ(T), "
-        "and n is a group's mean number of available clients, or s if s is larger.",
         x="round",
         y="squared gradient of f",
         log_y=True,

@@ -2,17 +2,7 @@
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", section IV. The data were not available here, so this experiment has no results yet.
-
-- **Clients**: 500 with 100 samples each, as in the federated CIFAR-100 of Reddi et al. 2021, to which the
-  paper refers. Each client draws coarse labels by its own distribution ~ Dir(0.1). (There the fine labels
-  follow a second Dirichlet distribution, and images are cropped and flipped; here fine labels are uniform,
-  and images are whole.)
-- **Groups**: a client's group is its most probable coarse label. The paper does not give the weights p: here
-  a group's weight is its share of the clients. The accuracy in the table is the unweighted mean over the
-  groups.
-- **Availability**: the paper's parameters are in an appendix that we do not have. Here a group has about 25
-  clients, and the mean number of available clients rises geometrically from 1 in the first group (4 for the
-  process "uniform") to 20 in the last (100 in `table_1`).
+docs/results/flics.md describes the data, the clients and the networks.
 """
 
 from __future__ import annotations
@@ -26,7 +16,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAdam
 
 import tasks
-from benchmarks.experiments.flics.table_1 import PAPER, TRIALS
+from benchmarks.experiments.flics.table_1 import TRIALS
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation import availability
 from simulation.kernels import kernel_of
@@ -65,29 +55,17 @@ SPARSITY, SAMPLES = 0.1, 100
 
 
 class Size(NamedTuple):
-    """The size of the experiment.
+    """The size of the experiment."""
 
-    Attributes
-    ----------
-    num_clients, clients_per_round, num_rounds, local_steps, batch_size : int
-        M, k, T, and the number and size of the mini-batches.
-    rate, adam_rate : float
-        Learning rates of the clients, and of the server in the trials with Adam.
-    evaluate_every : int
-        Number of rounds between two measurements. T is a multiple of it.
-    largest : float
-        The largest mean number of available clients of a group.
-    """
-
-    num_clients: int = 500
+    num_clients: int = 500  # M, k, T, and the number and size of the mini-batches
     clients_per_round: int = 10
     num_rounds: int = 10_000
     local_steps: int = 5
     batch_size: int = 20
-    rate: float = 0.1
+    rate: float = 0.1  # learning rates of the clients, and of the server in the trials with Adam
     adam_rate: float = 0.01
-    evaluate_every: int = 100
-    largest: float = 20.0
+    evaluate_every: int = 100  # number of rounds between two measurements. T is a multiple of it.
+    largest: float = 20.0  # largest mean number of available clients of a group
 
 
 def coarse_labels() -> Ints:
@@ -102,16 +80,10 @@ def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], I
     A sample goes to at most one client. If a coarse label is used up, the client's other labels keep their
     proportions.
 
-    Returns
-    -------
-    tuple
-        The sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and the
-        mean distribution (G, 20) of each group over the coarse labels.
+    Returns the sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and
+    the mean distribution (G, 20) of each group over the coarse labels.
 
-    Raises
-    ------
-    ValueError
-        If there are too few samples for all clients.
+    Raises ValueError if there are too few samples for all clients.
     """
     if num_clients * SAMPLES > len(labels):
         raise ValueError(
@@ -216,21 +188,8 @@ def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> O
 EXPERIMENTS = (
     Experiment(
         name="flics-cifar100",
-        title="Table I on CIFAR-100, ResNet-18: best mean accuracy, %, and the worst group's at the end",
-        source=f"{PAPER}, Table I (CIFAR100)",
         run=partial(run),
         seeds=1,
-        claim="the best accuracies for uniform / Poisson / cyclic availability are: FedAvg 56.2 / 53.8 / "
-        "53.1, Naive 55.8 / 55.0 / 49.6, FLICS-AVG 57.0 / 57.1 / 56.9, FedAdam 55.7 / 53.7 / 53.5, "
-        "FLICS-ADAM 56.9 / 56.6 / 56.0.",
-        note="500 clients with 100 samples each form up to 20 groups. In each of 10,000 rounds, 10 clients "
-        "take 5 steps on batches of 20. The learning rate is 0.1, Adam's is 0.01. The accuracy is measured "
-        "every 100 rounds. The worst group's accuracy is the lowest of the groups' means over the last "
-        "twentieth of the measurements. Images are neither cropped nor flipped. A group's weight is its "
-        "share of the clients. The number of clients a round, the steps, the learning rates and the "
-        "processes' parameters are ours. On average, a group has 1 to 20 available clients (4 to 20 in "
-        "uniform). In flics-synthetic it has 1 to 100 (4 to 100 in uniform). The experiment needs a GPU. We "
-        "could not obtain the data, so there are no results of ours.",
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",

@@ -12,24 +12,14 @@ from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill
 
 
-def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+def fill_rounds(
+    targets: npt.ArrayLike,  # (G,) groups' weights p >= 0
+    available: npt.ArrayLike,  # (T, G) number of available clients a(t) >= 0 of each group
+    budgets: npt.ArrayLike,  # (T,) budget k(t) >= 0 of each round
+) -> Floats:
     """Return the rates r(t) of FLICS in each of T rounds, (T, G).
 
     `water_fill` computes the rates of round t from the sums of each group's rates over the earlier rounds.
-
-    Parameters
-    ----------
-    targets : array_like, shape (G,)
-        The groups' weights p >= 0.
-    available : array_like, shape (T, G)
-        The number of available clients a(t) >= 0 of each group.
-    budgets : array_like, shape (T,)
-        The budget k(t) >= 0 of each round.
-
-    Raises
-    ------
-    ValueError
-        If an argument has the wrong shape or is out of range.
     """
     a = np.asarray(available, dtype=np.float64)
     rates, counts = np.zeros(a.shape), np.zeros(a.shape[1])
@@ -39,7 +29,11 @@ def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.A
     return rates
 
 
-def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+def offline_participation(
+    targets: npt.ArrayLike,  # (G,) groups' weights p >= 0, of which at most 16 are not 0
+    available: npt.ArrayLike,  # (T, G) number of available clients a(t) >= 0 of each group
+    budgets: npt.ArrayLike,  # (T,) budget k(t) >= 0 of each round
+) -> Floats:
     """Return the solution s of the paper's problem OffVar (eq. 8): the best mean rates of the groups.
 
     These are the mean rates with the least sum_j p_j²/s_j, if all rounds are known beforehand. The paper's
@@ -52,24 +46,7 @@ def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budg
     Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of the p_j of A. This ratio is the level
     of all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
 
-    Parameters
-    ----------
-    targets : array_like, shape (G,)
-        The groups' weights p >= 0, of which at most 16 are not 0.
-    available : array_like, shape (T, G)
-        The number of available clients a(t) >= 0 of each group.
-    budgets : array_like, shape (T,)
-        The budget k(t) >= 0 of each round.
-
-    Returns
-    -------
-    ndarray, shape (G,)
-        The mean rates s. They are 0 where p is 0.
-
-    Raises
-    ------
-    ValueError
-        If more than 16 groups have p > 0.
+    Returns (G,) the mean rates s. They are 0 where p is 0.
     """
     p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
     best, wanted = np.zeros(p.size), np.flatnonzero(p)

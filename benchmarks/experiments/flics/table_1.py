@@ -6,6 +6,7 @@ Constraints", section IV. `cifar_100` has the table's columns for CIFAR-100.
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,24 +90,13 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
 
 
 class Problem(NamedTuple):
-    """The data, the model and the test samples.
+    """The data, the model and the test samples."""
 
-    Attributes
-    ----------
-    data : FederatedData
-        The clients' training samples, with the clients' groups.
-    kernel : Kernel
-        The model.
-    tests : tuple of Dataset
-        Several sets of test samples.
-    mixtures : ndarray, shape (G, number of test sets)
-        The weight of each test set for each group, rows sum to 1. The accuracy of a group is the weighted
-        mean of the accuracies on the test sets.
-    """
-
-    data: FederatedData
-    kernel: Kernel
-    tests: tuple[Dataset, ...]
+    data: FederatedData  # clients' training samples, with the clients' groups
+    kernel: Kernel  # model
+    tests: tuple[Dataset, ...]  # several sets of test samples
+    # (G, number of test sets) The weight of each test set for each group, rows sum to 1. The accuracy of a
+    # group is the weighted mean of the accuracies on the test sets.
     mixtures: Floats
 
 
@@ -269,103 +259,11 @@ def run_digits(seed: int, path: Path, num_rounds: int = 500, quick: bool = False
     return Outcome(tabulate(accuracies), curves)
 
 
-_TABLE = {
-    "uniform": "80.5/40 82.8/55 82.9/54 81.7/42 83.3/54",
-    "Poisson": "76.4/13 82.5/45 82.7/55 80.5/24 83.0/53",
-    "cyclic": "82.2/56 82.8/51 82.8/55 82.5/52 83.1/53",
-    "diurnal": "79.0/17 82.6/46 82.8/52 80.7/24 82.7/43",
-    "scarce Poisson": "64.7/2 81.6/27 82.6/53 76.3/13 82.8/50",
-}
-KNOWN = {
-    (f"{row}{of}", trial): figure
-    for row, line in _TABLE.items()
-    for trial, both in zip(TRIALS, line.split(), strict=True)
-    for of, figure in zip(("", ", worst group"), both.split("/"), strict=True)
-}
-"""Results of an independent implementation, see `Experiment.known`."""
-
-PAPER = "Ribero, Vikalo, de Veciana"
-_HOW = (
-    f"All methods select distinct clients. K = {K}, and all groups have equal weight p. A client takes "
-    f"{LOCAL_STEPS} steps on batches of {BATCH} with learning rate {RATE}. Adam has {ADAM_RATE} and "
-    "Flower's β and τ. Our copy of the paper gives none of these numbers. The accuracy is measured every "
-    f"{EVERY} rounds; a cell has the best mean accuracy over the groups. 'worst group' is the lowest of the "
-    f"groups' means over the last {LAST} rounds. 'rounds' is the first round in which the mean accuracy is "
-    "95 % of FLICS-AVG's best. We do not have the paper's trace of 5,342 users. Ours is synthetic, with "
-    f"{RECORDED} clients that are available {SHARES[0]:.0%} to {SHARES[-1]:.0%} of the time. A round is an "
-    "hour, and a client is available in a round if it is available in any part of the hour. In 'trace, "
-    "correlated' the trace's clients are cut into thirds by availability. Three groups follow the lowest "
-    "third, four groups the middle third, and three groups the highest. In the paper's other processes, "
-    "groups have 1 to 100 clients available on average (uniform: 4 to 100). In cyclic, the order of the "
-    "groups is reversed at night, so their means over time differ only fivefold."
-)
-_OURS = "Markov, diurnal and scarce Poisson are not in the paper."
-_DIGITS_CLAIM = (
-    "the best accuracies on EMNIST with a convolutional network, for uniform / Poisson / cyclic / "
-    "real-random / real-correlated availability, are: FedAvg 64.4 / 54.8 / 47.6 / 89.7 / 88.2, Naive 91.7 "
-    "/ 92.5 / 93.0 / 92.8 / 88.9, FLICS-AVG 93.3 / 92.7 / 93.4 / 93.0 / 90.9, FedAdam 70.9 / 61.8 / 60.5 / "
-    "93.4 / 89.0, FLICS-ADAM 94.4 / 94.1 / 94.7 / 94.4 / 92.7."
-)
-_DIGITS_HOW = (
-    f"{NUM_GROUPS} groups have {IMAGE_CLIENTS} clients together, with digits of 14 x 14 pixels. The model "
-    f"is a perceptron with {HIDDEN} hidden units, trained for 500 rounds. Our copy of the paper has neither "
-    f"the number of clients, nor its network, nor the parameters of its processes. {_HOW}"
-)
-_MNIST_FINDINGS = (
-    "FedAvg is worse where groups are unequally available, as in the paper. Plain FLICS has Naive's mean "
-    "accuracy, and its worst group is not better. Naive's quotas are exact, whereas FLICS' numbers of "
-    "clients per group are random. FLICS-ADAM leads. In cyclic and in 'trace, random', where all groups "
-    "are equally available, its lead is within the spread. For uniform availability, the paper's text "
-    "calls Naive better than FLICS, but its Table I has FLICS ahead. Here Naive is level with plain FLICS "
-    "and behind FLICS-ADAM."
-)
-
-
-def _on_digits(name: str, what: str, data: str, findings: str) -> Experiment:
-    return Experiment(
-        name=name,
-        title=f"Table I on {what}: best accuracy, %, and that of the worst group",
-        source=f"{PAPER}, Table I (EMNIST) and Figure 3",
-        run=run_digits,
-        seeds=3,
-        claim=_DIGITS_CLAIM,
-        note=f"{_DIGITS_HOW} {findings}",
-        digits=1,
-        x="accuracy in a group, %",
-        y="groups with at most that, %",
-        data=data,
-    )
-
+_experiment = partial(Experiment, seeds=3, digits=1)
+_on_digits = partial(_experiment, run=run_digits, x="accuracy in a group, %", y="groups with at most that, %")
 
 EXPERIMENTS = (
-    Experiment(
-        name="flics-synthetic",
-        title="Table I, Synthetic: best accuracy, %, and that of the worst group",
-        source=f"{PAPER}, Table I, section IV-A and Figure 2; the processes' parameters are ours",
-        run=run_synthetic,
-        seeds=3,
-        known=KNOWN,
-        claim="the best accuracies for uniform / Poisson / cyclic / real-random / real-correlated "
-        "availability are: FedAvg 20.4 / 17.4 / 31.6 / 66.3 / 59.9, Naive 65.5 / 64.1 / 52.8 / 65.6 / 65.9, "
-        "FLICS-AVG 66.0 / 66.9 / 66.8 / 65.9 / 67.8, FedAdam 67.0 / 66.5 / 66.2 / 66.6 / 66.9, FLICS-ADAM "
-        "67.6 / 67.4 / 67.0 / 69.4 / 66.0.",
-        note=f"Each of {NUM_GROUPS} groups has {CLIENTS_PER_GROUP} clients with {SAMPLES} samples each; the "
-        f"{SAMPLES} samples are ours. There are 500 rounds. The data of other seeds are easier or harder, "
-        f"some by more than 10 points. b_j is inside the softmax; the paper prints it outside. {_HOW} "
-        f"{_OURS} FedAvg falls behind where groups are unequally available, but by less than in the paper. "
-        "Selection alone cannot explain why the paper's accuracies of FedAvg are so low. For uniform "
-        "availability, the paper's text calls Naive better than FLICS, but its Table I has FLICS ahead; here "
-        "the two are level. In the paper's processes, Naive's mean accuracy is within a point of "
-        "FLICS-AVG's. Where some of Naive's quotas cannot be filled, its worst group is worse than that of "
-        "FLICS-AVG with some seeds.",
-        digits=1,
-        y="mean accuracy, %",
-    ),
-    _on_digits("flics-mnist", "MNIST", "mnist.npz", _MNIST_FINDINGS),
-    _on_digits(
-        "flics-emnist",
-        "the digits of EMNIST (LEAF's FEMNIST)",
-        "femnist.npz",
-        "We could not obtain the data, so there are no results of ours.",
-    ),
+    _experiment("flics-synthetic", run_synthetic, y="mean accuracy, %"),
+    _on_digits("flics-mnist", data="mnist.npz"),
+    _on_digits("flics-emnist", data="femnist.npz"),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.experiments.flics.availability import PROCESSES
 from benchmarks.experiments.flics.offline import fill_rounds, offline_participation
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill
 
@@ -84,25 +84,17 @@ BETA = 1.0
 mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
-def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def toss(
+    a: Floats,  # (T, G) number of available clients of each group
+    k: Floats,  # (T,) budget K(t) of each round
+    rng: np.random.Generator,  # source of the coin tosses
+) -> tuple[Floats, Floats]:
     """Let clients toss coins to decide whether they take part, with the rates of FLICS.
 
     An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
     group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
 
-    Parameters
-    ----------
-    a : ndarray, shape (T, G)
-        The number of available clients of each group.
-    k : ndarray, shape (T,)
-        The budget K(t) of each round.
-    rng : np.random.Generator
-        Source of the coin tosses.
-
-    Returns
-    -------
-    ndarray, shape (T, G), and ndarray, shape (T, G)
-        r̂(t), the number of participants of each group, and ŝ(t).
+    Returns (T, G) and (T, G) r̂(t), the number of participants of each group, and ŝ(t).
     """
     counts, took_part, estimates = np.full(a.shape[1], BETA), np.empty(a.shape), np.empty(a.shape)
     for t, (here, budget) in enumerate(zip(a, k, strict=True)):
@@ -136,49 +128,16 @@ def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = Fal
     return Outcome(cells, {})
 
 
-PAPER = "Ribero, Vikalo, de Veciana"
 EXPERIMENTS = (
     Experiment(
         name="flics-variance",
-        title="FLICS' variance above the offline optimum, %",
-        source=f"{PAPER}, Theorem 2 and problem OffVar (eq. 8); the processes' parameters are ours",
         run=run_variance,
-        known=known_cells(
-            {
-                f"uniform, K = {K}": "0; 0; 0; 0; 0",
-                f"Poisson, K = {K}": "0; 0; 0; 0; 0",
-                f"cyclic, K = {K}": ".16; .01; 0; 0; 0",
-                f"Markov, K = {K}": "11; 2.0; .7; .07; .002",
-                f"diurnal, K = {K}": "5.7; .6; .02; .006; .001",
-            },
-            tuple(f"T = {rounds}" for rounds in HORIZONS),
-        ),
-        claim="FLICS' excess over the offline optimum goes to 0.",
-        note=f"There are {NUM_GROUPS} groups of equal weight. On average, 1 to 100 clients of a group are "
-        f"available (.1 to 10 in trace). The budget of a round is K = {K}, or K(t), a random number from "
-        f"{K // 4} to {7 * K // 4}. The variance is sum p_j²/s_j, where s_j is the mean rate of group j in T "
-        "rounds. The columns T have the excess of FLICS. The last two columns have the excess of fixed "
-        "quotas (naive-group) and of uniform selection among the available clients. Each policy scales "
-        "updates by p/ŝ. The optimum is exact. In the paper, uniform availability always fills the quotas K "
-        f"p_j, which are {K * SHARES[0]:g} here for K = {K}. Our uniform process does not: the first group "
-        "always has 1 available client, the second 1 or 2. If each group had at least 2, fixed quotas would "
-        "have no excess for this K.",
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
     ),
     Experiment(
         name="flics-sigma",
-        title="FLICS' σ_T above the offline optimum, %",
-        source=f"{PAPER}, σ_T as in Theorem 2's proof: the mean over t of sum p²/ŝ(t), with coins tossed "
-        "(the proof prints p/ŝ(t); eqs. 5, 7 and 8 have p²)",
         run=run_sigma,
-        claim="the difference goes to 0.",
-        note="The σ_T of Corollary 1.1 is another one: it also has the covariances Σ_ij of the groups' "
-        f"numbers of participants as factors (eq. 7). K is {K}, β is {BETA:g}, and availability is that of "
-        "flics-variance, whose uniform process, unlike the paper's, does not fill every quota. ŝ(t) counts "
-        "the clients that took part, and σ_T is the mean over all rounds t <= T. At first, the difference is "
-        "negative except in Markov, since β counts as a participant of each group. It is large where groups "
-        "were absent for many rounds.",
     ),
 )

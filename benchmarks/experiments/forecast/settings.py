@@ -21,18 +21,10 @@ from strategies.selectors import Selector, create
 
 
 class Setting(NamedTuple):
-    """A stream and the size of its federation.
+    """A stream and the size of its federation."""
 
-    Attributes
-    ----------
-    make : MakeStream
-        The function that makes the stream.
-    num_clients, clients_per_round, num_rounds : int
-        M, K and T.
-    """
-
-    make: MakeStream
-    num_clients: int
+    make: MakeStream  # function that makes the stream
+    num_clients: int  # M, K and T
     clients_per_round: int
     num_rounds: int
 
@@ -134,13 +126,7 @@ def _made(column: str, k: int, t: int, seed: int, sizes: Floats) -> Selector:
 EXPERIMENTS = (
     Experiment(
         name="forecast-settings",
-        title="forecast with other M, K, T and spreads, where it was weak",
-        source="no paper; `benchmarks.experiments.forecast.settings` describes the streams",
         run=run_settings,
         seeds=10,
-        note="The table has each selector's regret, divided by that of uniform sampling. No selector knows a "
-        "norm beforehand. In the last row each selector trains its own model. `forecast` was tuned on seeds "
-        "from 100 on, with other M, K and T. x100 and x1000 multiply the learning rates that the OSMD paper "
-        "prints.",
     ),
 )

@@ -20,18 +20,10 @@ norms."""
 
 
 class Stream(NamedTuple):
-    """The norms of all clients in all rounds.
+    """The norms of all clients in all rounds."""
 
-    Attributes
-    ----------
-    sizes : ndarray, shape (M,)
-        Data sizes of the clients, > 0.
-    norms : ndarray, shape (T, M)
-        ||g_m|| of each client in each round.
-    """
-
-    sizes: Floats
-    norms: Floats
+    sizes: Floats  # (M,) data sizes of the clients, > 0
+    norms: Floats  # (T, M) ||g_m|| of each client in each round
 
 
 MakeStream = Callable[[np.random.Generator, int, int], Stream]
@@ -138,23 +130,16 @@ STREAMS: dict[str, MakeStream] = {
 }
 
 
-def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int) -> float:
+def regret_on_stream(
+    make: MakeSelector,  # function that makes the selector from the data sizes (M,)
+    stream: Stream,  # the stream. All its rounds are run.
+    # K in the formula of the regret. The selector must draw as many clients in a round.
+    clients_per_round: int,
+) -> float:
     """Return the cumulative regret of a selector on a stream.
 
-    Parameters
-    ----------
-    make : callable
-        Function that makes the selector from the data sizes (M,).
-    stream : Stream
-        The stream. All its rounds are run.
-    clients_per_round : int
-        K in the formula of the regret. The selector must draw as many clients in a round.
-
-    Returns
-    -------
-    float
-        Regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret of
-        another selector on the same stream.
+    Returns regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret
+    of another selector on the same stream.
     """
     selector = make(stream.sizes)
     r = stream.norms * (stream.sizes / stream.sizes.sum())
@@ -180,17 +165,8 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
 
     def make(name: str) -> MakeSelector:
-        def selector(sizes: Floats) -> Selector:
-            return create(
-                name,
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=k,
-                num_rounds=num_rounds,
-                seed=seed,
-            )
-
-        return selector
+        settings = {"clients_per_round": k, "num_rounds": num_rounds, "seed": seed}
+        return lambda sizes: create(name, sizes.size, client_sizes=sizes, **settings)
 
     cells = {}
     for stream_name in STREAMS:
@@ -209,28 +185,7 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="forecast-streams",
-        title="forecast on streams of norms that it was not tuned on",
-        source="no paper; `benchmarks.experiments.forecast.streams` describes the streams",
         run=run_streams,
         seeds=3,
-        known={
-            ("static", "forecast"): ".052",
-            ("common decay", "forecast"): ".235",
-            ("drift", "forecast"): ".022",
-            ("a tenth jumps", "forecast"): ".064",
-            ("noise 1", "forecast"): ".17",
-            ("noise 2", "forecast"): ".51",
-            ("sizes uninformative", "forecast"): ".051",
-            ("sizes anti-informative", "forecast"): ".054",
-            ("sizes exact, noise 1", "forecast"): ".275",
-            ("all equal", "forecast"): "1.01",
-            ("everybody x100", "forecast"): ".027",
-            ("half-half cycle", "forecast"): ".19",
-            ("80 % zeros", "forecast"): ".076",
-        },
-        note="The table has each selector's regret, divided by that of uniform sampling, with K = 5 of M = "
-        "100 clients and 1000 rounds. The row 'all equal' has the loss divided by the least possible loss, "
-        "since uniform sampling has no regret there. In brackets: the results of an earlier design of "
-        "`forecast`, on streams of the same kinds with other parameters.",
     ),
 )

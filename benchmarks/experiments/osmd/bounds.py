@@ -39,44 +39,34 @@ class Setting(NamedTuple):
         return math.log(self.m) + 2 * variation * math.log(self.m / self.alpha)
 
 
-def intrinsic_regret(at: Setting, rate: float, variation: float, largest: Floats) -> float:
+def intrinsic_regret(
+    at: Setting,  # Version, M, K and α
+    rate: float,  # η > 0, for losses that are not divided by ā
+    variation: float,  # TV, the sum of the L1 distances between q of successive rounds
+    largest: Floats,  # (T,) ā_t, the largest a of all clients in each round
+) -> float:
     """Return the bound of OSMD's regret against any q^t >= α/M, for any learning rate.
 
     ::
 
         v1:  log M/η + 2 log(M/α) TV/η + 2 η sum_t Q_t²,    Q_t = M³ ā_t/(K² α³)    Proposition 3
         v2:  log M/η + 2 log(M/α) TV/η + η/2 sum_t Q_t²,    Q_t = M³ ā_t/(K α³)     Proposition 13
-
-    Parameters
-    ----------
-    at : Setting
-        Version, M, K and α.
-    rate : float
-        η > 0, for losses that are not divided by ā.
-    variation : float
-        TV, the sum of the L1 distances between q of successive rounds.
-    largest : ndarray, shape (T,)
-        ā_t, the largest a of all clients in each round.
     """
     steps = (2 if at.version == "v1" else 0.5) * rate * float((largest**2).sum()) * at._slope**2
     return at._spread(variation) / rate + steps
 
 
-def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> float:
+def projection_error(
+    at: Setting,
+    rate: float,
+    q: Floats,  # (T, M) comparator
+    roots: Floats,  # (T, M) sqrt(a) of all clients in each round. It must be 0 where q is 0.
+) -> float:
     """Return the term that Theorems 1 (v1) and 6 (v2) add for a comparator with probabilities below α/M.
 
     A comparator is the sequence of probabilities q^t that the regret is measured against. The term is
     8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
     Theorem 6 prints a further factor 1/K before the second sum, although l_t has this factor already.
-
-    Parameters
-    ----------
-    at, rate
-        See `intrinsic_regret`.
-    q : ndarray, shape (T, M)
-        The comparator.
-    roots : ndarray, shape (T, M)
-        sqrt(a) of all clients in each round. It must be 0 where q is 0.
     """
     floor = at.alpha / at.m
     below = np.maximum(floor - q, 0).sum(axis=1)
@@ -87,7 +77,12 @@ def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> floa
     return float(8 * math.log(at.m / at.alpha) / rate * below.sum() + phi @ losses)
 
 
-def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float) -> float:
+def best_rate_regret(
+    at: Setting,  # Version, M, K and α
+    rounds: int,
+    largest: float,  # ā (v2: A_max), at least as large as all a
+    variation: float,  # TV (v2: β)
+) -> float:
     """Return the bound of OSMD's regret with the rate of the paper, against any q^t >= α/M.
 
     ::
@@ -97,17 +92,6 @@ def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float)
 
     Corollary 1 of v1 (eq. 10) is eq. 12 with the mean of ā_t² in place of ā². Eq. 21 of v2 prints half of the
     bound above: the factor 2 that follows from Theorem 6 and eq. 20 is missing.
-
-    Parameters
-    ----------
-    at : Setting
-        Version, M, K and α.
-    rounds : int
-        T.
-    largest : float
-        ā (v2: A_max), at least as large as all a.
-    variation : float
-        TV (v2: β).
     """
     factor = 2 * math.sqrt(2) if at.version == "v1" else math.sqrt(2)
     return factor * at._slope * largest * math.sqrt(rounds * at._spread(variation))
@@ -123,20 +107,17 @@ def ensemble_regret(at: Setting, rounds: int, largest: float, variation: float, 
 
 
 def doubling_regret(
-    at: Setting, rounds: int, largest: float, variation: float, experts: int, excess: float = 1.0
+    at: Setting,
+    rounds: int,
+    largest: float,
+    variation: float,
+    # E, the number of experts. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block,
+    # which is not larger, suffices, because no block has more experts than the last.
+    experts: int,
+    # C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
+    excess: float = 1.0,
 ) -> float:
-    """Return the bound of Adaptive-Doubling-OSMD's regret: Theorem 4 (v1), Theorem 10 (v2).
-
-    Parameters
-    ----------
-    at, rounds, largest, variation
-        See `best_rate_regret`.
-    experts : int
-        E, the number of experts. The paper takes the E of eq. 14 (v1) for T rounds. The E of the last block,
-        which is not larger, suffices, because no block has more experts than the last.
-    excess : float
-        C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
-    """
+    """Return the bound of Adaptive-Doubling-OSMD's regret: Theorem 4 (v1), Theorem 10 (v2)."""
     base = math.sqrt(2) - 1
     if at.version == "v1":
         scale = math.sqrt(2 * (rounds + 1)) / base
@@ -154,61 +135,41 @@ def _meta(at: Setting, rounds: int, largest: float, experts: int, excess: float)
 # Heterogeneity.
 
 
-def variance(p: Floats, norms: Floats, mean_norm: Floats) -> Floats:
+def variance(
+    p: Floats,  # (M,) or (W, M) Probabilities, > 0
+    norms: Floats,  # (W, M) ||∇F_m(w)|| of each client
+    mean_norm: Floats,  # (W,) ||∇F(w)||, where F_m is the loss of client m, and F the mean of all F_m
+) -> Floats:
     """Return V(p, w) (W,) at W models: the variance of one draw's estimate of the gradient (v2, eq. 9).
 
     ``V(p, w) = (1/M²) sum_m ||∇F_m(w)||²/p_m - ||∇F(w)||²``.
-
-    Parameters
-    ----------
-    p : ndarray, shape (M,) or (W, M)
-        Probabilities, > 0.
-    norms : ndarray, shape (W, M)
-        ||∇F_m(w)|| of each client.
-    mean_norm : ndarray, shape (W,)
-        ||∇F(w)||, where F_m is the loss of client m, and F the mean of all F_m.
     """
     v: Floats = (norms**2 / p).sum(axis=1) / norms.shape[1] ** 2 - mean_norm**2
     return v
 
 
 class Heterogeneity(NamedTuple):
-    """ζ² of three kinds of sampling: the supremum of V(p, w) over given models w, see `variance`.
+    """ζ² of three kinds of sampling: the supremum of V(p, w) over given models w, see `variance`."""
 
-    Attributes
-    ----------
-    uniform : float
-        ζ_0² (v1), ζ_unif² (v2): of uniform sampling.
-    fixed : float
-        ζ_1² (v1), ζ_fix²(α) (v2): of the best p >= α/M that is the same for all models. It is computed by
-        ascent and is at most a few permille too large.
-    least : float
-        ζ_2² (v1), ζ_min² (v2): of the best p of each model.
-    best : ndarray, shape (M,)
-        The p of `fixed`.
-    """
-
-    uniform: float
+    uniform: float  # ζ_0² (v1), ζ_unif² (v2): of uniform sampling
+    # ζ_1² (v1), ζ_fix²(α) (v2): of the best p >= α/M that is the same for all models. It is computed by
+    # ascent and is at most a few permille too large.
     fixed: float
-    least: float
-    best: Floats
+    least: float  # ζ_2² (v1), ζ_min² (v2): of the best p of each model
+    best: Floats  # (M,) p of `fixed`
 
 
-def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: int = 3000) -> Heterogeneity:
+def heterogeneity(
+    norms: Floats,
+    mean_norm: Floats,
+    alpha: float = 1e-9,  # α, for the floor α/M of ζ_fix
+    steps: int = 3000,  # number of steps of the ascent
+) -> Heterogeneity:
     """Return ζ² over W models.
 
     ζ_fix² is min_p max_w V(p, w). Given weights ω >= 0 of the models, with sum 1, the p that minimises the
     weighted mean of V is proportional to the root of the weighted mean of ||∇F_m||². A multiplicative ascent
     moves ω towards the models with the largest V; the best p on the way is returned.
-
-    Parameters
-    ----------
-    norms, mean_norm
-        See `variance`.
-    alpha : float
-        α, for the floor α/M of ζ_fix.
-    steps : int
-        Number of steps of the ascent.
     """
     count, m = norms.shape
     uniform = variance(np.full(m, 1 / m), norms, mean_norm)
@@ -230,30 +191,25 @@ def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: 
 
 
 class Descent(NamedTuple):
-    """The constants of the problem and of the training in the bounds of the gradient.
+    """The constants of the problem and of the training in the bounds of the gradient."""
 
-    Attributes
-    ----------
-    step_size, smoothness : float
-        μ, and L of F; μ <= 1/L. For FedAvg: the product of the global and the local step size, and an L that
-        holds for all F_m.
-    gap : float
-        D^F = F(w_0) - F*.
-    noise : float
-        σ², a bound of the variance of one sample's gradient.
-    batch_size, rounds : int
-        B and T. For FedAvg, B is the number of local steps, with one sample each.
-    """
-
+    # μ, and L of F; μ <= 1/L. For FedAvg: the product of the global and the local step size, and an L that
+    # holds for all F_m.
     step_size: float
     smoothness: float
-    gap: float
-    noise: float
-    batch_size: int
+    gap: float  # D^F = F(w_0) - F*
+    noise: float  # σ², a bound of the variance of one sample's gradient
+    batch_size: int  # B and T. For FedAvg, B is the number of local steps, with one sample each.
     rounds: int
 
 
-def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -> float:
+def gradient_bound(
+    of: Descent,  # problem and the training
+    k: int,
+    q: Floats,  # (M,) comparator, the same in all rounds
+    zeta: float,  # ζ², the supremum of `variance` over the models
+    regret: float,  # D-Regret_T(q), the regret against q, or a bound of it
+) -> float:
     """Return the bound of the mean of E||∇F(w_t)||² over T rounds, from the proof of Theorem 2 (v1, eq. 32).
 
     ::
@@ -264,24 +220,6 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
     q >= α/M, and ζ_0² or ζ_unif² for the uniform q, against which uniform sampling has no regret. Theorem 2
     and the bounds that the paper calls R_0 to R_2 take the best μ and leave out the constants. With a bound
     of the regret as `regret`, this is the bound of Theorems 4 and 9 (v2).
-
-    Parameters
-    ----------
-    of : Descent
-        The problem and the training.
-    k : int
-        K.
-    q : ndarray, shape (M,)
-        The comparator, the same in all rounds.
-    zeta : float
-        ζ², the supremum of `variance` over the models.
-    regret : float
-        D-Regret_T(q), the regret against q, or a bound of it.
-
-    Raises
-    ------
-    ValueError
-        If μ > 1/L.
     """
     if of.step_size * of.smoothness > 1:
         raise ValueError(f"step_size = {of.step_size}: must be at most {1 / of.smoothness} (1/L)")
@@ -290,7 +228,16 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
     return 2 * of.gap / (of.rounds * of.step_size) + of.smoothness * of.step_size * chosen
 
 
-def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: float, regret: float) -> float:
+def fedavg_bound(
+    of: Descent,  # problem and the training
+    k: int,
+    q: Floats,  # (M,) comparator, the same in all rounds
+    zeta: float,  # ζ² and ζ_unif², the suprema over the models of `variance` with q and with the uniform p
+    zeta_uniform: float,
+    # D-Regret_T(q), the regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared
+    # norm of the sum of the B local gradients, divided by B.
+    regret: float,
+) -> float:
     """Return the bound of the mean of E||∇F(w_t)||² over T rounds of FedAvg, from the proof of Theorem 5.
 
     It is eq. 46 with α = M min_m q_m. μ is the product of the global step size (>= 1) and the local one::
@@ -303,25 +250,6 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     bound of Theorems 5 and 9. Theorem 5 leaves out the constants and the factor M G²/(K α³) of its last term
     (eq. 47), where G bounds the norm of one sample's gradient. The proofs of Theorems 4 and 5 use eq. 21,
     which is half of `best_rate_regret`.
-
-    Parameters
-    ----------
-    of : Descent
-        The problem and the training.
-    k : int
-        K.
-    q : ndarray, shape (M,)
-        The comparator, the same in all rounds.
-    zeta, zeta_uniform : float
-        ζ² and ζ_unif², the suprema over the models of `variance` with q and with the uniform p.
-    regret : float
-        D-Regret_T(q), the regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared
-        norm of the sum of the B local gradients, divided by B.
-
-    Raises
-    ------
-    ValueError
-        If μ > 1/(4 B L sqrt(2 + 1/α)).
     """
     m, b = q.size, of.batch_size
     inverse = 1 / (m * float(q.min()))  # 1/α

@@ -20,7 +20,7 @@ from benchmarks.experiments.osmd.least_squares import (
     train_fedavg,
     unlike_clients,
 )
-from benchmarks.experiments.osmd.section_f import PAPER, SIGMAS
+from benchmarks.experiments.osmd.section_f import SIGMAS
 from benchmarks.experiments.osmd.section_f_selectors import ALPHA, K, M, T
 from benchmarks.experiments.regret import feedback_of
 from benchmarks.experiments.report import Cell, Experiment, Outcome
@@ -34,21 +34,11 @@ MARGIN = 10.0
 
 
 class Comparator(NamedTuple):
-    """Probabilities that the regret is measured against.
+    """Probabilities that the regret is measured against."""
 
-    Attributes
-    ----------
-    q : ndarray, shape (T, M)
-        The probabilities.
-    losses : float
-        The sum of l_t(q^t).
-    variation : float
-        TV(q), the sum of the L1 distances between q of successive rounds.
-    """
-
-    q: Floats
-    losses: float
-    variation: float
+    q: Floats  # (T, M) probabilities
+    losses: float  # sum of l_t(q^t)
+    variation: float  # TV(q), the sum of the L1 distances between q of successive rounds
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
@@ -186,10 +176,7 @@ def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome
 
     If `quick`, train for a tenth of the rounds.
 
-    Raises
-    ------
-    ValueError
-        If an a exceeds ā.
+    Raises ValueError if an a exceeds ā.
     """
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
@@ -304,10 +291,7 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
     If `quick`, train for a tenth of the rounds.
 
-    Raises
-    ------
-    ValueError
-        If an a exceeds A_max.
+    Raises ValueError if an a exceeds A_max.
     """
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
@@ -368,64 +352,20 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
 EXPERIMENTS = (
     Experiment(
         name="osmd-bounds",
-        title="the bounds of the regret beside the regret: log10 of their ratio",
-        source=f"{PAPER}, Theorems 1, 3 and 4, Corollary 3; later version, Theorems 6, 8 and 10, section 4",
         run=run_bounds,
         seeds=20,
-        claim="the regret is at most its bound, and the bound grows as the root of T.",
-        note="The problem is that of section F, with the printed rates and γ. ā is 10 times the "
-        "largest a before training, so that no a exceeds ā. A cell of 0 is a tight bound; at 6 "
-        'the bound is a million times the regret. The "bound" columns are for the regret against '
-        "the best p ≥ α/M of each round, against the best p of each round (with the error of the "
-        'projection; for osmd only), and against the best fixed p ≥ α/M. "any p ≥ α/M" is a '
-        "bound for every p above the floor, however p is chosen, since l_t(p) ≤ M/(αK) sum a. "
-        "Rows ζ² have the ζ² of the best fixed p ≥ α/M and of the best p of each model, divided "
-        "by that of uniform sampling. They are for 20 models on the path of gradient descent "
-        "instead of for all models; version 1 has no floor for the best fixed p. The theorems of "
-        "the doubling trick are for blocks that start from the uniform p; here a block starts "
-        "from the last p of the block before. Theorem 4 is used with C = 1, since all blocks "
-        "have the same ā here.",
         digits=2,
     ),
     Experiment(
         name="osmd-gradient",
-        title="the bounds of the gradient beside the gradient",
-        source=f"{PAPER}, eq. 5 and Theorem 2; later version, section 4.1 and Theorem 9",
         run=run_gradient,
         seeds=20,
-        claim="the mean squared gradient is at most the bound. If clients are unlike, the bound is "
-        "smaller for OSMD than for uniform sampling.",
-        note="The problem is that of section F, with μ = 0.1 and B = 10. ā is 10 times the largest a "
-        "before training. The theorems leave out their constants, so the bounds are those in the "
-        "proof of Theorem 2 before it chooses μ. They contain the regret of the run against a "
-        "fixed p: the uniform p (R_0), or the p ≥ α/M with the least ζ on gradient descent's "
-        "path (R_1). D^F, L, σ² and ζ² are computed, σ² and ζ² over the models of the run. The "
-        "bounds of Theorems 4 and 9 contain a bound of the regret, for β = 0, in place of the "
-        'regret. Rows "full" train with full gradients, so their bounds have σ² = 0. × 100 is a '
-        "factor on the printed η of version 1. The theorems bound means over runs, but each seed "
-        "is one run. The columns of eq. 5 are for full gradients and the step sizes 2/(νt), "
-        "where ν is the strong convexity of F. The first steps are 50 times too long here, so "
-        "gap and bound are huge.",
         digits=2,
     ),
     Experiment(
         name="osmd-fedavg",
-        title="the bounds of FedAvg's gradient beside the gradient",
-        source=f"{PAPER}, later version, section 4.2 with Theorem 5, and Theorem 9",
         run=run_fedavg,
         seeds=20,
-        claim="the mean squared gradient is at most the bound. If clients are unlike and T is large, "
-        "the bound is smaller for OSMD than for uniform sampling.",
-        note=f"The problem is that of section F, with {LOCAL_STEPS} local steps on one sample each. "
-        "The step size is the largest that the proof of Theorem 5 allows, for the largest L of a "
-        "client. The theorems leave out constants, so the bounds are eq. 46 in the proof of "
-        "Theorem 5. They contain the regret of the run against the uniform p (R_unif), or "
-        "against the p ≥ α/M with the least ζ on gradient descent's path. D^F, σ² and ζ² are "
-        "computed, σ² and ζ² over the models before each round. The bounds of Theorems 5 and 9 "
-        "contain a bound of the regret, for β = 0, in place of the regret, and the factor M "
-        "G²/(K α³) that eq. 17 leaves out. In this bound A_max = B G²/M², where G is the largest norm of "
-        "a sample's gradient before training. The theorems bound means over runs, but each seed "
-        "is one run.",
         digits=2,
     ),
 )

@@ -23,17 +23,10 @@ class Problem(NamedTuple):
 
     The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. The model w starts at 0.
     Misprints: the paper's L_m lacks the sum over the samples i, and L_m and the gradient step have w* for w.
-
-    Attributes
-    ----------
-    x : ndarray, shape (M, n, d)
-        Features.
-    y : ndarray, shape (M, n)
-        Targets.
     """
 
-    x: Floats
-    y: Floats
+    x: Floats  # (M, n, d) features
+    y: Floats  # (M, n) targets
 
     def initial_norms(self) -> Floats:
         """Return the norm of each client's gradient (M,) at w = 0 over all its samples.
@@ -46,9 +39,11 @@ class Problem(NamedTuple):
 
 def unlike_clients(
     rng: np.random.Generator,
-    sigma: float,
-    num_clients: int = 100,
-    condition: float = 25.0,
+    sigma: float,  # σ >= 0
+    num_clients: int = 100,  # M
+    condition: float = 25.0,  # κ >= 1, the largest Σ_jj divided by the smallest
+    # Whether s_m Σ_jj is the variance of feature j, as the paper's text says, or its standard deviation, as
+    # we read the authors' script. With "std" the clients' gradients are proportional to s_m², not to s_m.
     spread: Literal["variance", "std"] = "variance",
 ) -> Problem:
     """Make the problem of appendix F (eq. 44): clients whose features differ in scale.
@@ -57,20 +52,6 @@ def unlike_clients(
     noise N(0, 0.1²). The entries of w* are N(10, 3). N's second argument is a variance. The scales s_m are
     lognormal with standard deviation σ of the logarithm, then divided by a common factor so that the largest
     is 10.
-
-    Parameters
-    ----------
-    rng : np.random.Generator
-        Source of randomness.
-    sigma : float
-        σ >= 0.
-    num_clients : int
-        M.
-    condition : float
-        κ >= 1, the largest Σ_jj divided by the smallest.
-    spread : "variance" or "std"
-        Whether s_m Σ_jj is the variance of feature j, as the paper's text says, or its standard deviation, as
-        we read the authors' script. With "std" the clients' gradients are proportional to s_m², not to s_m.
     """
     n, d = 100, 10
     truth = rng.normal(10, np.sqrt(3), d)
@@ -106,29 +87,17 @@ class Trial(NamedTuple):
 
 
 class Track(NamedTuple):
-    """The result of one trial over T rounds.
+    """The result of one trial over T rounds."""
 
-    Attributes
-    ----------
-    loss : ndarray, shape (T,)
-        Training loss over all samples after each round.
-    regret : ndarray, shape (T,)
-        Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far, where
-        l_t(p) = (1/K) sum_m a_m/p_m. For a_m see `roots`.
-    error : ndarray, shape (T,)
-        Sum over the rounds so far of the squared distance between the aggregate and the mean gradient or
-        update of all clients.
-    roots : ndarray, shape (T, M)
-        sqrt(a_m) = λ_m ||g_m|| of all clients in each round.
-    models : ndarray, shape (T, d)
-        The model after each round.
-    """
-
-    loss: Floats
+    loss: Floats  # (T,) training loss over all samples after each round
+    # (T,) Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far,
+    # where l_t(p) = (1/K) sum_m a_m/p_m. For a_m see `roots`.
     regret: Floats
+    # (T,) Sum over the rounds so far of the squared distance between the aggregate and the mean gradient or
+    # update of all clients.
     error: Floats
-    roots: Floats
-    models: Floats
+    roots: Floats  # (T, M) sqrt(a_m) = λ_m ||g_m|| of all clients in each round
+    models: Floats  # (T, d) model after each round
 
 
 class _Recorder:
@@ -155,20 +124,14 @@ class _Recorder:
         self._roots = np.empty((num_rounds, len(trials), m))
         self._models = np.empty((num_rounds, len(trials), d))
 
-    def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
+    def play(
+        self,
+        round: int,  # round, from 1 on
+        moves: Floats,  # (A, M, d) gradient or the update that each client would send in each trial
+    ) -> tuple[list[Selection], Floats]:
         """Let all trials select and learn.
 
-        Parameters
-        ----------
-        round : int
-            The round, from 1 on.
-        moves : ndarray, shape (A, M, d)
-            The gradient or the update that each client would send in each trial.
-
-        Returns
-        -------
-        list of Selection, and ndarray, shape (A, d)
-            The selections, and the aggregates of the selected clients' moves.
+        Returns (A, d) the selections, and the aggregates of the selected clients' moves.
         """
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
@@ -235,38 +198,22 @@ def _gradients(w: Floats, x: Floats, y: Floats) -> Floats:
 
 def train(
     problem: Problem,
-    trials: Sequence[Trial],
-    rng: np.random.Generator,
+    trials: Sequence[Trial],  # selectors that have not been used yet, with their step sizes μ
+    rng: np.random.Generator,  # source of the mini-batches
     *,
-    clients_per_round: int,
+    clients_per_round: int,  # K, T and the number of samples in a mini-batch
     num_rounds: int,
     batch_size: int = 10,
+    # Whether a client draws its mini-batch with replacement, as in the paper (its samples ξ are i.i.d.). The
+    # experiment `report-noise` draws without replacement.
     replacement: bool = True,
+    # Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
+    # script, instead of the norm of their mean. The training, λ and the regret do not change.
     summed: bool = False,
 ) -> list[Track]:
     """Train by mini-batch SGD with one step a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
 
-    Parameters
-    ----------
-    problem : Problem
-        The data.
-    trials : Sequence[Trial]
-        Selectors that have not been used yet, with their step sizes μ.
-    rng : np.random.Generator
-        Source of the mini-batches.
-    clients_per_round, num_rounds, batch_size : int
-        K, T and the number of samples in a mini-batch.
-    replacement : bool (default: True)
-        Whether a client draws its mini-batch with replacement, as in the paper (its samples ξ are i.i.d.).
-        The experiment `report-noise` draws without replacement.
-    summed : bool (default: False)
-        Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
-        script, instead of the norm of their mean. The training, λ and the regret do not change.
-
-    Returns
-    -------
-    list of Track
-        The result of each trial.
+    Returns the result of each trial.
     """
     factor = float(batch_size) if summed else 1.0
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)

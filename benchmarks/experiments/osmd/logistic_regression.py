@@ -35,21 +35,11 @@ MakeInformed = Callable[[Floats, Floats], Selector]
 
 
 class SectionGRun(NamedTuple):
-    """The state of one trial after a round.
+    """The state of one trial after a round."""
 
-    Attributes
-    ----------
-    regret : float
-        Cumulative regret.
-    loss : float
-        Training loss, sum_m λ_m times the mean cross-entropy of client m's images.
-    accuracy : float
-        Share of the validation images that are classified correctly, in [0, 1].
-    """
-
-    regret: float
-    loss: float
-    accuracy: float
+    regret: float  # cumulative regret
+    loss: float  # training loss, sum_m λ_m times the mean cross-entropy of client m's images
+    accuracy: float  # share of the validation images that are classified correctly, in [0, 1]
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
@@ -73,19 +63,23 @@ class _Batch(NamedTuple):
 
 
 def section_g(
-    makes: Mapping[str, MakeInformed],
-    seed: int,
-    data: Path,
+    makes: Mapping[str, MakeInformed],  # for each trial, by name, the function that makes its selector
+    seed: int,  # seed of the split of the images and of the mini-batches
+    data: Path,  # an .npz file with images ``x_train`` (N, 28, 28) of uint8 and labels ``y_train`` (N,)
     *,
-    batch_size: int = 5,
+    batch_size: int = 5,  # largest number of images in a mini-batch, >= 1
+    # Number of images that a client holds -> share of the clients that hold this number. The shares sum to 1.
     holdings: Mapping[int, float] = SKEWED,
+    # Whether all clients have the weight λ_m = 1/M, and selectors get the data size 1 for each. By default
+    # λ_m is in proportion to the number of images that client m holds.
     equal_weights: bool = False,
-    num_clients: int = 500,
+    num_clients: int = 500,  # M, K, T and μ
     clients_per_round: int = 10,
     num_rounds: int = 1000,
     step_size: float = 0.075,
+    # Function that is called after every round whose number is a multiple of `every`
     watch: Watch | None = None,
-    every: int = 1,
+    every: int = 1,  # number of rounds between two calls of `watch`, >= 1
 ) -> dict[str, SectionGRun]:
     """Train multi-class logistic regression without intercepts by mini-batch SGD, a model for each selector.
 
@@ -94,38 +88,7 @@ def section_g(
     paper calls the samples of a mini-batch i.i.d., so it draws with replacement.) Pixels are divided by 255.
     An `Oracle` gets the norms of all clients in a round before it selects.
 
-    Parameters
-    ----------
-    makes : mapping of str to callable
-        For each trial, by name, the function that makes its selector.
-    seed : int
-        Seed of the split of the images and of the mini-batches.
-    data : Path
-        An .npz file with images ``x_train`` (N, 28, 28) of uint8 and labels ``y_train`` (N,).
-    batch_size : int
-        Largest number of images in a mini-batch, >= 1.
-    holdings : mapping of int to float
-        Number of images that a client holds -> share of the clients that hold this number. The shares sum
-        to 1.
-    equal_weights : bool
-        Whether all clients have the weight λ_m = 1/M, and selectors get the data size 1 for each. By default
-        λ_m is in proportion to the number of images that client m holds.
-    num_clients, clients_per_round, num_rounds, step_size
-        M, K, T and μ.
-    watch : callable, optional
-        Function that is called after every round whose number is a multiple of `every`.
-    every : int
-        Number of rounds between two calls of `watch`, >= 1.
-
-    Returns
-    -------
-    dict of str to SectionGRun
-        The state of each trial after the last round, by name.
-
-    Raises
-    ------
-    OSError, ValueError
-        If the file cannot be read, lacks an array or has too few images.
+    Returns the state of each trial after the last round, by name.
     """
     rng = np.random.default_rng(seed)
     groups, images, labels = _split(rng, data, num_clients, holdings)

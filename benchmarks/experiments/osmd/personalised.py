@@ -35,21 +35,11 @@ MU, STEP, CONDITION, SPREAD = 1.0, 0.1, 25.0, 1.5
 
 
 class Quadratics(NamedTuple):
-    """The clients' losses, see the module's docstring.
+    """The clients' losses, see the module's docstring."""
 
-    Attributes
-    ----------
-    curvature : ndarray, shape (M, d)
-        The diagonal of each A_m.
-    mine : ndarray, shape (M, d)
-        The minimisers a'_m of the clients' losses on training samples.
-    held : ndarray, shape (M, d)
-        The minimisers a_m of the clients' losses on held-out samples.
-    """
-
-    curvature: Floats
-    mine: Floats
-    held: Floats
+    curvature: Floats  # (M, d) diagonal of each A_m
+    mine: Floats  # (M, d) minimisers a'_m of the clients' losses on training samples
+    held: Floats  # (M, d) minimisers a_m of the clients' losses on held-out samples
 
     def personal(self, w: Floats) -> Floats:
         """Return the personal models β_m(w) (M, d)."""
@@ -107,11 +97,8 @@ def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
 def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Floats, float]:
     """Train with a selector.
 
-    Returns
-    -------
-    ndarray, shape (T,), and float
-        h(w) - min h after each round, and the sum over the rounds of the squared distance between the
-        aggregate and the mean gradient of all clients.
+    Returns (T,) h(w) - min h after each round, and the sum over the rounds of the squared distance between
+    the aggregate and the mean gradient of all clients.
     """
     w, least = np.zeros(D), problem.objective(problem.best())
     excess, error = np.empty(num_rounds), 0.0
@@ -154,18 +141,8 @@ def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="osmd-personalised",
-        title="personal models: two samplers against one",
-        source="Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), H.1; "
-        "the problem is ours",
         run=run,
         seeds=20,
-        claim="two samplers, one for each part of the gradient, have at most the variance of one "
-        "sampler for both parts (the paper argues this, and does not measure it).",
-        note="All cells are ratios to the first row. The squared error is that of the steps, summed "
-        "over the rounds. With one sampler, every draw makes the whole gradient. With two "
-        "samplers, half of the draws make each part, so a part has half as many draws as with "
-        "one sampler; with 2K draws, it has equally many. × is a factor on the printed rates of "
-        "the later version (v2). Every row trains its own model.",
         log_y=True,
     ),
 )

@@ -42,7 +42,7 @@ from benchmarks.experiments.osmd.section_f_selectors import (
     make_f4,
     make_scaffold,
 )
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector
 
@@ -70,34 +70,18 @@ REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
 
 
 def compare(
-    seed: int,
+    seed: int,  # seed of the problem, the mini-batches and the selectors
     num_rounds: int = T,
-    quick: bool = False,
+    quick: bool = False,  # whether to train for a tenth of the rounds
     *,
-    make: Make,
+    make: Make,  # makes the selectors
+    # Columns of the table: name -> function of the row's track and the first row's track
     measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
+    # `train`, `train_scaffold` or a partial form of one of them
     training: Callable[..., list[Track]] = train,
     spread: Literal["variance", "std"] = "variance",
 ) -> Outcome:
-    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the problem, the mini-batches and the selectors.
-    num_rounds : int
-        T.
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    make : Make
-        Makes the selectors.
-    measures : Mapping[str, Callable]
-        Columns of the table: name -> function of the row's track and the first row's track.
-    training : Callable
-        `train`, `train_scaffold` or a partial form of one of them.
-    spread : "variance" or "std"
-        See `unlike_clients`.
-    """
+    """Run a comparison on the problem of appendix F for every σ in `SIGMAS`."""
     num_rounds = _rounds(num_rounds, quick)
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:
@@ -218,160 +202,27 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome(cells, panels)
 
 
-PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper)"
-_RATIOS = (
-    "Regret and final loss are ratios to those of uniform sampling in the same run. If runs differ "
-    "much, the mean of their ratios exceeds the ratio of their means. Every row trains its own model."
-)
-_GAMMA = "η is the printed one, times the factor that a row names; γ is scale-free"
-READING = (
-    f"{_RATIOS} {_GAMMA}, unless the row says printed γ. There are 20 seeds (the paper: 10). "
-    "Mini-batches are drawn with replacement."
-)
-_GROWING = "ā starts at the largest a of the poll and grows, as in osmd-f1 (in the paper ā stays)."
-REGRETS = [f"regret, σ={sigma:g}" for sigma in SIGMAS]
 _experiment = partial(Experiment, log_y=True, seeds=20)
 
 EXPERIMENTS = (
+    _experiment("osmd-f1", partial(compare, make=make_f1)),
+    _experiment("osmd-f2", partial(compare, make=make_f2)),
+    _experiment("osmd-f-std", partial(compare, make=make_authors, spread="std")),
     _experiment(
-        name="osmd-f1",
-        title="Adaptive-OSMD, uniform sampling and the oracles",
-        source=f"{PAPER}, F.1 and Figure 1",
-        run=partial(compare, make=make_f1),
-        # We do not know which γ and ā the independent implementation used. With 100 times the rate, its
-        # results are nearer to our row "ā fixed", which has the paper's ā, than to our row without "ā fixed".
-        known=known_cells(
-            {
-                "adaptive-osmd, v2": ".998; .984; .970",
-                "adaptive-osmd": ".997; .979; .961",
-                "adaptive-osmd × 10": ".92; .80; .71",
-                "adaptive-osmd × 100": ".86; .50; .29",
-                "adaptive-osmd × 1000": "1.2; .38; .20",
-                "adaptive-doubling-osmd": ".99; 1.29; .79",
-                "best p ≥ α/M (oracle)": ".026; .017; .008",
-            },
-            REGRETS,
-        ),
-        claim="uniform sampling does as well as Adaptive-OSMD at σ = 1, gets worse as σ grows, and "
-        "does poorly at σ = 10. Adaptive-OSMD does well at every σ, and is very close to the "
-        "optimal p.",
-        note=f"{READING} The rates are those of the first version (factor K²), unless the row says v2. "
-        "Before training, a poll asks all clients for the norms of their gradients over all "
-        "samples. ā starts at the largest a of this poll, and grows when a mini-batch has a "
-        'larger a. In the paper and in row "ā fixed", ā keeps its first value. In row "cold" '
-        "there is no poll, and ā is the largest a seen so far. For adaptive-doubling-osmd, ā is "
-        "the largest a seen in the block before. The poll does not change this, because the "
-        "first block is one round and makes no step. × is a factor on the printed η. In brackets "
-        "are the values of an independent implementation; we do not know the rates and ā of its "
-        "doubling.",
+        "osmd-f-authors",
+        partial(compare, make=make_authors, spread="std", training=partial(train, summed=True)),
     ),
+    _experiment("osmd-f3", partial(compare, make=make_f3)),
+    _experiment("osmd-f4", partial(compare, make=make_f4, measures=REGRET_AND_LOSS | {"error": _error})),
+    _experiment("osmd-f5", run_f5, seeds=10),
+    _experiment("osmd-f6", run_f6),
     _experiment(
-        name="osmd-f2",
-        title="Adaptive-OSMD, MABS, VRB, Avare and forecast",
-        source=f"{PAPER}, F.2 and Figure 2",
-        run=partial(compare, make=make_f2),
-        known=known_cells(
-            {
-                "adaptive-osmd": ".997; .979; .961",
-                "adaptive-osmd × 100": ".86; .50; .29",
-                "mabs": ".975; .884; .818",
-                "vrb": ".995; .975; .954",
-                "avare, cold": ".852; .317; .174",
-                "avare": ".401; .061; .020",
-                "forecast, cold": ".70; .25; .118",
-            },
-            REGRETS,
-        ),
-        claim="VRB and Avare are better where clients are alike, and MABS where clients are unlike. "
-        "Adaptive-OSMD is the best of all at every σ.",
-        note=f'{READING} {_GROWING} In rows "cold" there is no poll before training. There is no row '
-        "md, since md is uniform sampling if all clients have the same weight.",
-    ),
-    _experiment(
-        name="osmd-f-std",
-        title="all samplers, s_m Σ as standard deviation",
-        source=f"{PAPER}, F.1 and F.2, Figures 1 and 2",
-        run=partial(compare, make=make_authors, spread="std"),
-        claim="uniform sampling does poorly at σ = 10. Adaptive-OSMD is close to the optimal p, and is "
-        "the best of all samplers at every σ.",
-        note=f"{READING} In the paper's text, s_m Σ is the variance of the features; here it is their "
-        "standard deviation. ā is fixed at the largest a before training. avare knows all norms "
-        "before training, unless its row says cold.",
-    ),
-    _experiment(
-        name="osmd-f-authors",
-        title="all samplers in the authors' setting",
-        source=f"{PAPER}, F.1 and F.2, Figures 1 and 2",
-        run=partial(compare, make=make_authors, spread="std", training=partial(train, summed=True)),
-        claim="uniform sampling does poorly at σ = 10. Adaptive-OSMD is close to the optimal p, and is "
-        "the best of all samplers at every σ.",
-        note=f"{READING} The setting is our reading of the authors' script, which we have not run. s_m "
-        "Σ is the standard deviation of the features. Samplers learn from the norms of summed "
-        "gradients, which are 10 times those of mean gradients, but ā is computed from mean "
-        "gradients. So η is 100 times the printed one.",
-    ),
-    _experiment(
-        name="osmd-f3",
-        title="the floor α",
-        source=f"{PAPER}, F.3 and Figure 3",
-        run=partial(compare, make=make_f3),
-        claim="Adaptive-OSMD is robust to α, as long as it is not too close to 0 or 1.",
-        note=f"{READING} {_GROWING} The printed η is in proportion to α³, so p hardly moves if α is "
-        'small. Rows "fast" have 100 times the printed η of α = 0.4, for every α.',
-    ),
-    _experiment(
-        name="osmd-f4",
-        title="draws with and without replacement",
-        source=f"{PAPER}, F.4 and Figure 4 (Algorithm 6)",
-        run=partial(compare, make=make_f4, measures=REGRET_AND_LOSS | {"error": _error}),
-        claim="draws with replacement have a slightly smaller regret and a slightly lower loss; the "
-        "differences are not significant.",
-        note=f"{READING} {_GROWING} The regret depends on p alone. The error is the squared distance "
-        "between a round's step and the step of full participation, summed over the rounds, as a "
-        "ratio to the first row.",
-    ),
-    _experiment(
-        name="osmd-f5",
-        title="against a fixed p in proportion to Lipschitz constants",
-        source=f"{PAPER}, F.5 and Figure 5",
-        run=run_f5,
-        seeds=10,
-        claim="Adaptive-OSMD does better than lipschitz-is at every ν, if each has its best step size.",
-        note=f"{_GAMMA}. {_GROWING} There are 10 seeds, as in the paper. Each client has one feature "
-        "that is not 0. The Lipschitz constants are nearly equal, so lipschitz-is is nearly "
-        'uniform sampling. "log10 loss" is the logarithm of the last loss divided by the first. '
-        "The regret is a ratio to that of lipschitz-is. In each run, each row has its own best "
-        "step size, so the regrets of the rows are for different models.",
-    ),
-    _experiment(
-        name="osmd-f6",
-        title="regret and total variation",
-        source=f"{PAPER}, F.6 and Figures 6 to 8",
-        run=run_f6,
-        claim="ā falls to 0 fast, so the sum of ā² is bounded. The total variation of the best p grows "
-        "with t. The regret converges to a constant.",
-        note=f"{_GAMMA}. {_GROWING} There are 20 seeds (the paper: 10). The power of t is x if the sum "
-        "grows by the factor 2^x in the second half of the rounds: 1 is linear growth, 0 is a "
-        'constant. "variation a round" is the mean L1 distance between the best p of successive '
-        "rounds.",
-    ),
-    _experiment(
-        name="osmd-scaffold",
-        title="SCAFFOLD with uniform sampling and OSMD",
-        source=f"{PAPER}, later version, appendix E and Figure 8",
-        run=partial(
+        "osmd-scaffold",
+        partial(
             compare,
             make=make_scaffold,
             measures=REGRET_AND_LOSS | {"loss, all rounds": _loss_all_rounds},
             training=train_scaffold,
         ),
-        claim="OSMD with the rate 0.001 is marginally better where clients are unlike (the paper shows "
-        "only losses).",
-        note=f"{READING} The rate of theory is that of the later version. Samplers learn from a = λ² "
-        "||w_m - w||², where w_m - w is the move of the local model. For local training and its "
-        "tuning, the paper refers to SCAFFOLD's paper. Here a client takes 5 steps of rate 0.1, "
-        "which is not tuned, on batches of 20 samples, a fifth of its data as in SCAFFOLD's "
-        'paper. "loss, all rounds" is the geometric mean over the rounds. The final loss is '
-        "noise once the minimum is reached (σ = 1).",
     ),
 )

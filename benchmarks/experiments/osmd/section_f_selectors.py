@@ -45,23 +45,16 @@ class Maker:
         return create(name, M, clients_per_round=K, num_rounds=self._num_rounds, seed=self._seed, **settings)
 
     def adaptive(
-        self, multiplier: float = 1.0, initial_norms: Floats | None = None, rates: str = "v1", **settings: Any
+        self,
+        multiplier: float = 1.0,  # factor on the printed learning rates η
+        # (M,) The norms of all clients before training. Their largest a is the first value of ā. In the paper
+        # (appendix C.3) and in `with_fixed_a_max`, ā keeps this value; here ā rises to any larger a that is
+        # seen later. With None, ā is the largest a seen so far.
+        initial_norms: Floats | None = None,
+        rates: str = "v1",  # version of the paper whose learning rates are used
+        **settings: Any,  # other keyword arguments of the selector. The default of ``alpha`` is 0.4.
     ) -> Selector:
-        """Return Adaptive-OSMD with the scale-free γ.
-
-        Parameters
-        ----------
-        multiplier : float
-            Factor on the printed learning rates η.
-        initial_norms : ndarray, shape (M,), or None
-            The norms of all clients before training. Their largest a is the first value of ā. In the paper
-            (appendix C.3) and in `with_fixed_a_max`, ā keeps this value; here ā rises to any larger a that is
-            seen later. With None, ā is the largest a seen so far.
-        rates : "v1" or "v2"
-            The version of the paper whose learning rates are used.
-        **settings
-            Other keyword arguments of the selector. The default of ``alpha`` is 0.4.
-        """
+        """Return Adaptive-OSMD with the scale-free γ."""
         selector = self(
             "adaptive-osmd",
             alpha=settings.pop("alpha", ALPHA),

@@ -24,7 +24,7 @@ from benchmarks.experiments.osmd.logistic_regression import (
     section_g,
 )
 from benchmarks.experiments.regret import Oracle
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
@@ -144,30 +144,15 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
 
 def run(
-    seed: int,
+    seed: int,  # seed of the split, the mini-batches and the selectors
     data: Path,
-    ways: Ways = SKEWED_WAYS,
-    step_size: float = 0.075,
-    quick: bool = False,
+    ways: Ways = SKEWED_WAYS,  # ways to train
+    step_size: float = 0.075,  # μ
+    quick: bool = False,  # whether to train for a tenth of the rounds
+    # (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]] = _trials,
 ) -> Outcome:
-    """Train with every selector, in every way.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the mini-batches and the selectors.
-    data : Path
-        See `section_g`.
-    ways : Ways
-        The ways to train.
-    step_size : float
-        μ.
-    quick : bool
-        Whether to train for a tenth of the rounds.
-    rows : Callable
-        (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`.
-    """
+    """Train with every selector, in every way."""
     cells: dict[Cell, float] = {}
     losses: dict[str, dict[str, Curve]] = {}
     regrets: dict[str, dict[str, Curve]] = {}
@@ -225,80 +210,26 @@ def _train(
     return {name: (np.array(rounds), those) for name, those in history.items()}
 
 
-KNOWN = known_cells(
-    {
-        "uniform": "; .354; .882; ; .533; .826",
-        "md (fixed p ∝ λ)": ".055; .334; .888; .048; .338; .885",
-        "adaptive-osmd": ".99; .353; .881; ; .431; .851",
-        "adaptive-osmd × 100": ".56; .338; .887",
-        "mabs": ".86; .346; .883",
-        "vrb": ".99; .359; .878",
-        "avare": ".23; .339; .887; 11.6",
-        "avare, asked": ".11; .337; .888",
-        "forecast": ".029; ; ; .050; ; ; .24",
-        ORACLE: "0; .333; .889",
-    },
-    [f"{measure}, {way}" for way in SKEWED_WAYS for measure in ("regret", "loss", "accuracy")],
-)
-
-PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), appendix G"
-NOTE = (
-    "Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. × is a "
-    "factor on the printed η. The rates are those of the paper's first version (v1, factor K²), "
-    "unless the row says v2: the later version, which is this project's default. v1 learns faster, "
-    'and was chosen after both had been seen. γ is scale-free. In rows "asked", the norms of all '
-    "clients are known at the start; in the OSMD family these norms fix ā, as in the paper (C.3). In "
-    "other rows, ā is the largest a seen so far, or with doubling the largest a seen in the block "
-    "before. Asking would change nothing with doubling in v1, whose first block makes no step. A "
-    "client draws its mini-batch without replacement; the paper's samples are i.i.d. There are 5 "
-    "seeds, as in the paper. Every row trains its own model on the same mini-batches."
-)
-DATA_SETS = {"": ("MNIST", "mnist.npz", 0.075, KNOWN)} | {
-    "-kmnist": ("KMNIST", "kmnist.npz", 0.075, {}),
-    "-fashion-mnist": ("Fashion-MNIST", "fashion-mnist.npz", 0.03, {}),
+DATA_SETS = {
+    "": ("mnist.npz", 0.075),
+    "-kmnist": ("kmnist.npz", 0.075),
+    "-fashion-mnist": ("fashion-mnist.npz", 0.03),
 }
+"""End of an experiment's name -> (file, step size)."""
+AUTHORS_WAYS: Ways = {"batch 1": {"batch_size": 1}}
 
 EXPERIMENTS = tuple(
     Experiment(
-        name=f"osmd-g{suffix}{form}",
-        title=f"logistic regression on {name}, {sizes} sizes",
-        source=f"{PAPER} and {figure}",
-        run=partial(run, ways=ways, step_size=step_size),
-        seeds=5,
-        known=known if not form else {},
-        claim=claim,
-        note=NOTE,
+        f"osmd-g{suffix}{form}",
+        partial(run, ways=ways, step_size=step_size, rows=rows),
+        seeds=seeds,
         log_y=True,
         data=file,
     )
-    for suffix, (name, file, step_size, known) in DATA_SETS.items()
-    for form, sizes, figure, ways, claim in (
-        (
-            "",
-            "skewed",
-            "Figure 10",
-            SKEWED_WAYS,
-            "Adaptive-OSMD trains faster than uniform sampling, MABS, VRB and Avare on all data sets.",
-        ),
-        ("-balanced", "balanced", "Figure 11", BALANCED_WAYS, "all methods perform similarly."),
+    for suffix, (file, step_size) in DATA_SETS.items()
+    for form, ways, rows, seeds in (
+        ("", SKEWED_WAYS, _trials, 5),
+        ("-balanced", BALANCED_WAYS, _trials, 5),
+        ("-authors", AUTHORS_WAYS, _authors_trials, 10),
     )
-) + tuple(
-    Experiment(
-        name=f"osmd-g{suffix}-authors",
-        title=f"logistic regression on {name} in the authors' setting",
-        source=f"{PAPER} and Figure 10",
-        run=partial(run, ways={"batch 1": {"batch_size": 1}}, step_size=step_size, rows=_authors_trials),
-        seeds=10,
-        claim="Adaptive-OSMD trains faster than uniform sampling, MABS, VRB and Avare on all data sets.",
-        note="Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. "
-        "The setting is our reading of the authors' script, which we have not run. A mini-batch "
-        "is one image, although the paper's text says 5. ā is the largest a before training, "
-        "computed with the weights 1/M in place of λ. So the a of a client with 100 images can "
-        'reach about 107 ā, as if the rates were larger by this factor. In row "ā with λ", ā is '
-        "as the paper defines it. γ is scale-free, unless the row says printed γ. There are 10 "
-        "seeds (the paper: 5). Every row trains its own model on the same mini-batches.",
-        log_y=True,
-        data=file,
-    )
-    for suffix, (name, file, step_size, _) in DATA_SETS.items()
 )

@@ -19,35 +19,17 @@ from strategies.numerics.arrays import Floats
 
 
 class Constants(NamedTuple):
-    """The constants of the bounds that do not depend on the selection.
+    """The constants of the bounds that do not depend on the selection."""
 
-    Attributes
-    ----------
-    smoothness, convexity : float
-        L and μ > 0: every client's loss is L-smooth and μ-strongly convex.
-    gap : float
-        Γ >= 0, see `objective_gap`.
-    gradient : float
-        G², a bound of the mean squared norm of every stochastic gradient.
-    noise : float
-        σ², a bound of the variance of every stochastic gradient.
-    steps, selected : int
-        τ and m.
-    start : float
-        ||w_0 - w*||².
-    start_gap : float
-        F(w_0) - F*.
-    """
-
-    smoothness: float
+    smoothness: float  # L and μ > 0: every client's loss is L-smooth and μ-strongly convex
     convexity: float
-    gap: float
-    gradient: float
-    noise: float
-    steps: int
+    gap: float  # Γ >= 0, see `objective_gap`
+    gradient: float  # G², a bound of the mean squared norm of every stochastic gradient
+    noise: float  # σ², a bound of the variance of every stochastic gradient
+    steps: int  # τ and m
     selected: int
-    start: float
-    start_gap: float
+    start: float  # ||w_0 - w*||²
+    start_gap: float  # F(w_0) - F*
 
 
 def objective_gap(problem: Quadratic) -> float:
@@ -61,23 +43,17 @@ def decaying_offset(of: Constants) -> float:
     return 4 * of.smoothness / of.convexity
 
 
-def decaying_bound(of: Constants, iterations: Floats, least: float, largest: float) -> Floats:
+def decaying_bound(
+    of: Constants,
+    iterations: Floats,  # T, the number of iterations so far
+    # ρ̄ > 0, the least selection skew over all w and w', and ρ̃, the largest over all w with w' = w* (eqs. 6,
+    # 7).
+    least: float,
+    largest: float,
+) -> Floats:
     """Return the bound of E F(w_T) - F* with a falling learning rate (eq. 8).
 
-    Parameters
-    ----------
-    of : Constants
-        The constants.
-    iterations : ndarray
-        T, the number of iterations so far.
-    least, largest : float
-        ρ̄ > 0, the least selection skew over all w and w', and ρ̃, the largest over all w with w' = w*
-        (eqs. 6, 7).
-
-    Returns
-    -------
-    ndarray
-        The bound for each T, the bias Q included.
+    Returns the bound for each T, the bias Q included.
     """
     size, mu, offset = of.smoothness, of.convexity, decaying_offset(of)
     first = 4 * size * (32 * of.steps**2 * of.gradient + of.noise / of.selected) / (3 * mu**2 * least)
@@ -90,21 +66,14 @@ def bias(of: Constants, least: float, largest: float) -> float:
     return 8 * of.smoothness * of.gap / (3 * of.convexity) * (largest / least - 1)
 
 
-def fixed_bound(of: Constants, rate: float, iterations: Floats, least: float, largest: float) -> Floats:
-    """Return the bound of F(w_T) - F* with a fixed learning rate (eq. 9, Theorem A.1).
-
-    Parameters
-    ----------
-    of, iterations, least, largest
-        See `decaying_bound`.
-    rate : float
-        η > 0, at most min(1/(2μB), 1/(4L)) with B = 1 + 3ρ̄/8.
-
-    Raises
-    ------
-    ValueError
-        If the rate is out of this range.
-    """
+def fixed_bound(
+    of: Constants,
+    rate: float,  # η > 0, at most min(1/(2μB), 1/(4L)) with B = 1 + 3ρ̄/8
+    iterations: Floats,
+    least: float,
+    largest: float,
+) -> Floats:
+    """Return the bound of F(w_T) - F* with a fixed learning rate (eq. 9, Theorem A.1)."""
     size, mu = of.smoothness, of.convexity
     grow = 1 + 3 * least / 8
     highest = min(1 / (2 * mu * grow), 1 / (4 * size))

@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarks.experiments.power_of_choice import bounds
 from benchmarks.experiments.power_of_choice.quadratics import (
-    PAPER,
     RANDOM,
     STEP_SIZE,
     STEPS,
@@ -22,6 +21,7 @@ from benchmarks.experiments.power_of_choice.quadratics import (
     Trial,
     ask_and_select,
     make_quadratic,
+    make_selector,
     models_around,
     selection_shares,
     skews_at,
@@ -29,7 +29,7 @@ from benchmarks.experiments.power_of_choice.quadratics import (
 )
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 TRIALS = (
     Trial(RANDOM, "md"),
@@ -40,22 +40,13 @@ BY_DATA = Trial("d=6, q∝p", "pow-d", {"num_candidates": 6, "averaging": "sizes
 
 
 class Descent(NamedTuple):
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes
-    ----------
-    gaps : ndarray, shape (R + 1,)
-        F(w) - F* before each round, and after the last.
-    gradient : float
-        The largest squared norm of any client's gradient at any global model of the run. In local
-        training, the model comes nearer to the client's optimum, so the client's gradient does not grow.
-    path : ndarray, shape (R + 1, v)
-        The global models.
-    """
-
-    gaps: Floats
+    gaps: Floats  # (R + 1,) F(w) - F* before each round, and after the last
+    # The largest squared norm of any client's gradient at any global model of the run. In local training, the
+    # model comes nearer to the client's optimum, so the client's gradient does not grow.
     gradient: float
-    path: Floats
+    path: Floats  # (R + 1, v) global models
 
 
 def descend(problem: Quadratic, selector: Selector, num_rounds: int, rate: Callable[[int], float]) -> Descent:
@@ -77,17 +68,6 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int, rate: Calla
     apart = models - optimum
     total = problem.sizes @ problem.curvatures
     return Descent(0.5 * total * (apart**2).sum(axis=1), largest, models)
-
-
-def _selector(trial: Trial, problem: Quadratic, seed: int) -> Selector:
-    return create(
-        trial.selector,
-        problem.sizes.size,
-        client_sizes=problem.sizes,
-        clients_per_round=problem.sizes.size // 10,
-        seed=seed,
-        **trial.settings,
-    )
 
 
 def _constants(problem: Quadratic, gradient: float) -> bounds.Constants:
@@ -122,20 +102,15 @@ def _skews(
 
 
 def run_bounds(
-    seed: int, num_rounds: int = 3000, num_points: int = 60, num_samples: int = 4000, quick: bool = False
+    seed: int,  # Seed, and the number of rounds of τ iterations each
+    num_rounds: int = 3000,
+    # Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
+    # candidates for each model.
+    num_points: int = 60,
+    num_samples: int = 4000,
+    quick: bool = False,  # whether to use a tenth of the rounds, and a quarter of the models and sets
 ) -> Outcome:
-    """Train with the learning rates of the theorems, and compare the gap with its bound in each round.
-
-    Parameters
-    ----------
-    seed, num_rounds : int
-        Seed, and the number of rounds of τ iterations each.
-    num_points, num_samples : int
-        Number of models, besides those on the path, over which ρ̄ and ρ̃ are taken, and number of sets of
-        candidates for each model.
-    quick : bool
-        Whether to use a tenth of the rounds, and a quarter of the models and sets.
-    """
+    """Train with the learning rates of the theorems, and compare the gap with its bound in each round."""
     if quick:
         num_rounds, num_points, num_samples = num_rounds // 10, num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
@@ -164,8 +139,8 @@ def run_bounds(
         def falling(t: int, offset: float = offset, step: float = step) -> float:
             return step / (t + offset)
 
-        run = descend(problem, _selector(trial, problem, seed), num_rounds, falling)
-        selector = _selector(trial, problem, seed)
+        run = descend(problem, make_selector(problem, trial, seed), num_rounds, falling)
+        selector = make_selector(problem, trial, seed)
         points = np.vstack([around, run.path[:: max(1, num_rounds // 20)]])
         least, largest = _skews(problem, selector, points, num_samples, by_data)
         cells[trial.label, "Γ"] = of.gap
@@ -175,7 +150,7 @@ def run_bounds(
             compare(trial.label, "eq. 86", run.gaps, bounds.averaging_bound(of, iterations, least, largest))
             continue
         compare(trial.label, "eq. 8", run.gaps, bounds.decaying_bound(of, iterations, least, largest))
-        fixed = descend(problem, _selector(trial, problem, seed), num_rounds, lambda t: STEP_SIZE)
+        fixed = descend(problem, make_selector(problem, trial, seed), num_rounds, lambda t: STEP_SIZE)
         of = of._replace(gradient=fixed.gradient)
         bound = bounds.fixed_bound(of, STEP_SIZE, iterations, least, largest)
         compare(trial.label, "eq. 9", fixed.gaps, bound)
@@ -231,35 +206,15 @@ def run_toy(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="poc-toy",
-        title="Power-of-Choice's toy: two quadratics, five single selections",
-        source=f"{PAPER}, Figure 1",
         run=run_toy,
-        claim="if the client with the larger loss is selected, the model reaches the global minimum faster "
-        "than with random selection.",
-        note="The table has F(w) - F* before the first selection and after each selection. The paper gives "
-        "neither the functions nor the start. Here F_1 = (w + 1)²/2 and F_2 = (w - 1)²/2, a selection moves "
-        "the model .4 of the way to the client's minimum, and w_0 ~ U(-4, -2).",
         y="F(w) - F*",
         x="selection",
         log_y=True,
     ),
     Experiment(
         name="poc-bounds",
-        title="the bounds of Power-of-Choice beside the gap on quadratics",
-        source=f"{PAPER}, eqs. 4, 8, 9, 77 to 79 and 86, Theorems 3.1 and A.1",
         run=run_bounds,
         seeds=10,
-        claim="the gap is at most the bound. The part of the bound that does not vanish grows with ρ̃/ρ̄.",
-        note="The 30 clients have the losses of poc-quadratic; 3 of them train in each of 3000 rounds. For "
-        "eq. 8 the learning rate is the theorem's falling 1/(μ(t + γ)), for eq. 9 it is 2e-5. For eq. 86 it "
-        "is m/(μ(t + γ)), and the selected clients are weighted in proportion to their data. Gap and bound "
-        "are F(w) - F* after the last round. The gap is that of one run, whereas the theorems bound the "
-        "mean. 'least bound / gap' is the smallest quotient of all rounds. The bound holds if this quotient "
-        "is at least 1. G² is the largest squared norm of a client's gradient in the run, and σ is 0. ρ̄ and "
-        "ρ̃ are taken over models w around the optimum and on the path of the run; ρ̄ is exact over all w'. "
-        "Each model's selections are estimated from 4,000 sets of candidates (the paper has 10,000). Eq. 86 "
-        "is for fixed weights q_k. Here a client's weight is its share of the data of all selected clients, "
-        "so it is not fixed.",
         digits=2,
         x="iteration",
         y="F(w) - F*",

@@ -1,27 +1,9 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G. The batched simulator trains the clients. `mnist` defines the
-experiments.
-
-=====================================  ==============================================================
-the paper                              here
-=====================================  ==============================================================
-K = 100 clients, C, m = max(CK, 1)     M = 100 clients, K = `clients_per_round` of 3 (C = .03) or 10
-rand: m draws with replacement by p_k  `md`
-pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
-plain averages of the m models         the weights 1/K; with `md` N_m/K, for N_m draws of client m
-q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
-q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
-Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as the
-                                       paper's text says (in Hsu et al. 2019, whom it cites, sizes are
-                                       equal)
-.8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
-MLP [64, 30], with dropout             the same; on MNIST only `poc-mnist-dropout` has dropout
-ξ (a mini-batch), drawn at random      drawn without replacement until too few samples are left
-τ, b, η; η halved at 150 and 300       `local_steps`, `batch_size`, `learning_rate` of the round
-t_comp                                 simulated, see `Clock`
-=====================================  ==============================================================
+section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here.
+The batched simulator trains the clients. `mnist` defines the experiments. The paper's m of K clients are here
+K = `clients_per_round` of M = 100 clients.
 """
 
 from __future__ import annotations
@@ -53,93 +35,46 @@ deviation of the logarithm of these seconds, see `Clock`."""
 
 
 class Trial(NamedTuple):
-    """A selector to train with.
+    """A selector to train with."""
 
-    Attributes
-    ----------
-    label : str
-        Row of the table.
-    selector : str
-        Name of the selector in the registry.
-    settings : dict
-        Keyword arguments of the selector.
-    clients_per_round : int
-        The paper's m.
-    num_rounds : int
-        Maximum number of rounds; 0 = as many as the case has.
-    """
-
-    label: str
-    selector: str
+    label: str  # row of the table
+    selector: str  # name of the selector in the registry
+    # Keyword arguments of the selector
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
-    clients_per_round: int = 3
-    num_rounds: int = 0
+    clients_per_round: int = 3  # paper's m
+    num_rounds: int = 0  # maximum number of rounds; 0 = as many as the case has
 
 
 class Case(NamedTuple):
-    """The split of the data, and how all trials are trained on it.
+    """The split of the data, and how all trials are trained on it."""
 
-    Attributes
-    ----------
-    alpha : float
-        α of the Dirichlet distribution, > 0.
-    num_rounds : int
-        T.
-    batch_size, local_steps : int
-        b and τ.
-    in_turns : bool
-        Whether only half of the clients is available in a round (appendix G.3). The two halves take turns,
-        and each client of the current half is unavailable with probability 0.1.
-    name : str
-        Prefix of the row labels if an experiment has several cases, otherwise "".
-    dropout : float
-        The probability with which a unit of the first hidden layer is dropped in training.
-    """
-
-    alpha: float
-    num_rounds: int
-    batch_size: int = BATCH_SIZE
+    alpha: float  # α of the Dirichlet distribution, > 0
+    num_rounds: int  # T
+    batch_size: int = BATCH_SIZE  # b and τ
     local_steps: int = STEPS
+    # Whether only half of the clients is available in a round (appendix G.3). The two halves take turns, and
+    # each client of the current half is unavailable with probability 0.1.
     in_turns: bool = False
-    name: str = ""
-    dropout: float = 0.0
+    name: str = ""  # prefix of the row labels if an experiment has several cases, otherwise ""
+    dropout: float = 0.0  # probability with which a unit of the first hidden layer is dropped in training
 
 
 class Federation(NamedTuple):
-    """The images.
+    """The images."""
 
-    Attributes
-    ----------
-    data : FederatedData
-        The training images of all clients.
-    test : Dataset
-        The images on which the accuracy is measured.
-    some : Dataset
-        The images on which the training loss is measured: every eighth training image, so an eighth of each
-        client's images.
-    """
-
-    data: FederatedData
-    test: Dataset
+    data: FederatedData  # training images of all clients
+    test: Dataset  # images on which the accuracy is measured
+    # images on which the training loss is measured: every eighth training image, so an eighth of each
+    # client's images.
     some: Dataset
 
 
 class Track(NamedTuple):
-    """The result of one trial.
+    """The result of one trial."""
 
-    Attributes
-    ----------
-    accuracy : Curve
-        Test accuracy in % after rounds 5, 10, ...
-    loss : Curve
-        Training loss in nats after rounds 20, 40, ...
-    seconds : float
-        t_comp in seconds, the mean over the rounds.
-    """
-
-    accuracy: Curve
-    loss: Curve
-    seconds: float
+    accuracy: Curve  # test accuracy in % after rounds 5, 10, ...
+    loss: Curve  # training loss in nats after rounds 20, 40, ...
+    seconds: float  # t_comp in seconds, the mean over the rounds
 
 
 def make_federation(file: Path, seed: int, alpha: float) -> Federation:
@@ -147,10 +82,8 @@ def make_federation(file: Path, seed: int, alpha: float) -> Federation:
 
     5 % of the images are not used. The last 15 % are the test images.
 
-    Raises
-    ------
-    OSError, ValueError
-        If the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or `y_test`.
+    Raises OSError, ValueError if the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or
+    `y_test`.
     """
     with np.load(file) as arrays:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)

@@ -4,23 +4,7 @@ Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Le
 section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
 yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
 test samples, and a client draws the mini-batches of a round without replacement.
-
-- **CIFAR-10**: 9 of 100 clients a round; the paper's convolutional network. The paper does not give the
-  filters of the network; here they are LeNet's, 6 and 16 of 5 x 5. b = 128, τ = 64, η = 0.5, halved after 150
-  and 300 rounds.
-- **Sent140**: 8 of 314 clients a round; each client is an account with at least 32 tweets, drawn at random; a
-  perceptron with 128, 86 and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ
-  = 100, η = 0.05. The tweets of an account are those in LEAF's training file and those in its test file; the
-  tweets of each account are split: 80 % are the client's, 15 % are test samples. Appendix F prints the hidden
-  units as [128-86, 30]; we read 128, 86 and 30. The paper's label of positive tweets is 0, that of
-  `tasks.leaf` is 1.
-- **EMNIST**: 15 of 500 clients a round; the perceptron of Fashion-MNIST (784-64-30-10) without dropout;
-  b = 64, τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it uses;
-  here it is the split of MNIST's size, 70,000 digits.
-
-For CIFAR-10 the paper does not give α. Here α is 2 and .3, as in the paper's experiments on Fashion-MNIST.
-The paper gives neither d nor the numbers of rounds. Here d is twice the number of selected clients, and for
-rpow-d half of all clients, as in the paper's Tables 1 and 2. `poc-emnist-d` also has d = 60 and d = 150.
+docs/results/power-of-choice.md describes the data, the clients and the networks.
 """
 
 from __future__ import annotations
@@ -34,7 +18,7 @@ import numpy as np
 
 import tasks
 from benchmarks.experiments.power_of_choice.mnist_training import Trial
-from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
+from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.kernels import MLP, Kernel, kernel_of
 from simulation.simulator import Simulator
@@ -46,40 +30,21 @@ from tasks.partitions import dirichlet
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set, its clients and their training.
+    """A data set, its clients and their training."""
 
-    Attributes
-    ----------
-    dataset : str
-        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
-    kernel : Callable
-        Function that makes the kernel, which trains the model.
-    num_clients, num_rounds, batch_size, local_steps : int
-        K, T, b and τ.
-    rate : float
-        η in round 1.
-    halved : tuple of int
-        Rounds after which η is halved.
-    alphas : tuple of float
-        One α of the Dirichlet distribution for each group of rows; () = each client is a user of the
-        data set.
-    evaluate_every : int
-        Number of rounds between two measurements of the accuracy. T is a multiple of this number.
-    min_samples : int
-        The least number of samples of a user that becomes a client.
-    """
-
-    dataset: str
-    kernel: Callable[[], Kernel]
-    num_clients: int
+    dataset: str  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
+    kernel: Callable[[], Kernel]  # function that makes the kernel, which trains the model
+    num_clients: int  # K, T, b and τ
     num_rounds: int
     batch_size: int
     local_steps: int
-    rate: float
-    halved: tuple[int, ...] = ()
+    rate: float  # η in round 1
+    halved: tuple[int, ...] = ()  # rounds after which η is halved
+    # One α of the Dirichlet distribution for each group of rows; () = each client is a user of the data set.
     alphas: tuple[float, ...] = ()
+    # Number of rounds between two measurements of the accuracy. T is a multiple of this number.
     evaluate_every: int = 10
-    min_samples: int = 32
+    min_samples: int = 32  # least number of samples of a user that becomes a client
 
     def learning_rate(self, round: int) -> float:
         """Return η of a round."""
@@ -107,11 +72,8 @@ class _Pool:
 def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple[FederatedData, Dataset]:
     """Return the clients' samples and the test samples.
 
-    Raises
-    ------
-    ValueError
-        If the file holds another data set, does not name the users, or names too few users with at
-        least `min_samples` samples.
+    Raises ValueError if the file holds another data set, does not name the users, or names too few users
+    with at least `min_samples` samples.
     """
     halves = datasets.load(setting.dataset, str(file))
     random = np.random.default_rng(seed)
@@ -145,23 +107,14 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
 
 
 def run(
-    seed: int, file: Path, *, setting: Setting, trials: tuple[Trial, ...], quick: bool = False
+    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
+    file: Path,  # data set as an .npz file
+    *,
+    setting: Setting,  # data set, its clients and their training
+    trials: tuple[Trial, ...],  # the trials. Each is compared with the trial labelled "rand".
+    quick: bool = False,  # whether to train for two rounds of at most 8 steps only
 ) -> Outcome:
-    """Train all trials, for each α.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the mini-batches, the initial model and the selectors.
-    file : Path
-        The data set as an .npz file.
-    setting : Setting
-        The data set, its clients and their training.
-    trials : tuple of Trial
-        The trials. Each is compared with the trial labelled "rand".
-    quick : bool (default: False)
-        Whether to train for two rounds of at most 8 steps only.
-    """
+    """Train all trials, for each α."""
     if quick:
         setting = replace(setting, num_rounds=2, evaluate_every=1, local_steps=min(8, setting.local_steps))
     cells: dict[Cell, float] = {}
@@ -239,75 +192,20 @@ def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None
     return tuple(trial._replace(clients_per_round=clients) for trial in trials)
 
 
-_NOT_MEASURED = (
-    "A client's mini-batches are drawn without replacement until too few samples are left; the paper draws "
-    "each at random. The paper gives neither d nor the number of rounds. We could not obtain the data, so "
-    "there are no results of ours."
-)
-
-
-def _experiment(
-    name: str, title: str, source: str, setting: Setting, trials: tuple[Trial, ...], claim: str, note: str
-) -> Experiment:
-    return Experiment(
-        name=f"poc-{name}",
-        title=f"Power-of-Choice on {title}",
-        source=f"{PAPER}, {source}",
-        run=partial(run, setting=setting, trials=trials),
+EXPERIMENTS = tuple(
+    Experiment(
+        f"poc-{name}",
+        partial(run, setting=setting, trials=trials),
         seeds=3,
-        claim=claim,
-        note=f"{note} {_NOT_MEASURED}",
         digits=1,
         data=f"{setting.dataset}.npz",
         gpu=setting is CIFAR,
     )
-
-
-EXPERIMENTS = (
-    _experiment(
-        "cifar10",
-        "CIFAR-10, CNN",
-        "Figure 6",
-        CIFAR,
-        _trials(9, (18,), CIFAR),
-        "rpow-d, cpow-d and pow-d are more accurate than rand and afl, as on Fashion-MNIST.",
-        "In each of 400 rounds, 9 of 100 clients train with b = 128 and τ = 64. d is 18 (50 for rpow-d). η "
-        "is .5, halved after 150 and after 300 rounds. The paper gives neither the network's filters nor "
-        "α. The 6 and 16 filters of 5 x 5 are ours; α = 2 and .3 are those of its Fashion-MNIST. The "
-        "experiment needs a GPU.",
-    ),
-    _experiment(
-        "sent140",
-        "Sent140, MLP",
-        "Figure 7",
-        SENT140,
-        _trials(8, (16,), SENT140),
-        "all strategies of Power-of-Choice are more accurate than rand and afl.",
-        "In each of 200 rounds, 8 of 314 accounts train with b = 32, τ = 100 and η = .05. d is 16 (157 for "
-        "rpow-d). An account has at least 32 tweets in LEAF's training file and test file together. The "
-        "paper prints the "
-        "hidden units as [128-86, 30]; we read 128, 86 and 30. The label of positive tweets is 0 in the "
-        "paper and 1 here, which is the same problem.",
-    ),
-    _experiment(
-        "emnist-d",
-        "EMNIST, number of candidates",
-        "Figure 10 (appendix G.4)",
-        EMNIST,
-        _trials(15, (30, 60, 150)),
-        "pow-d is far more accurate than rand for each d. For α = 2, afl reaches pow-d in late rounds.",
-        "In each of 500 rounds, 15 of 500 clients train with b = 64 and τ = 30. η is .005, halved after "
-        "300 rounds. The data are 70,000 digits, the split of MNIST's size; the paper does not name its "
-        "split.",
-    ),
-    _experiment(
-        "emnist",
-        "EMNIST, all variants",
-        "Figure 11 (appendix G.4)",
-        EMNIST,
-        _trials(15, (30,), EMNIST),
-        "cpow-d is as good as pow-d; rpow-d is behind both for α = 2 and level with them for α = .3.",
-        "The setting is that of poc-emnist-d, with d = 30 (250 for rpow-d).",
-    ),
+    for name, setting, trials in (
+        ("cifar10", CIFAR, _trials(9, (18,), CIFAR)),
+        ("sent140", SENT140, _trials(8, (16,), SENT140)),
+        ("emnist-d", EMNIST, _trials(15, (30, 60, 150))),
+        ("emnist", EMNIST, _trials(15, (30,), EMNIST)),
+    )
 )
 """The experiments of the Power-of-Choice paper on other data than MNIST and Fashion-MNIST."""

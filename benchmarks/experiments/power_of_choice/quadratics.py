@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selection, Selector, create
 
-PAPER = "Cho, Wang, Joshi 2022"
 STEPS, STEP_SIZE = 2, 2e-5
 """The number of local steps τ and the learning rate η on the quadratic losses."""
 RANDOM = "rand"
@@ -24,20 +23,11 @@ RANDOM = "rand"
 
 
 class Trial(NamedTuple):
-    """A selector to train with.
+    """A selector to train with."""
 
-    Attributes
-    ----------
-    label : str
-        Row of the table.
-    selector : str
-        Name in the registry.
-    settings : dict
-        Keyword arguments of the selector.
-    """
-
-    label: str
-    selector: str
+    label: str  # row of the table
+    selector: str  # name in the registry
+    # Keyword arguments of the selector
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
@@ -55,21 +45,11 @@ def ask_and_select(selector: Selector, round: int, losses: Callable[[Ints], Floa
 
 
 class Quadratic(NamedTuple):
-    """Clients with quadratic losses, on which gradient descent is known in closed form.
+    """Clients with quadratic losses, on which gradient descent is known in closed form."""
 
-    Attributes
-    ----------
-    sizes : ndarray, shape (M,)
-        The clients' shares p_k of the data, which sum to 1.
-    curvatures : ndarray, shape (M,)
-        h_k > 0.
-    optima : ndarray, shape (M, v)
-        The clients' minimisers w_k*, at which F_k is 0.
-    """
-
-    sizes: Floats
-    curvatures: Floats
-    optima: Floats
+    sizes: Floats  # (M,) clients' shares p_k of the data, which sum to 1
+    curvatures: Floats  # (M,) h_k > 0
+    optima: Floats  # (M, v) clients' minimisers w_k*, at which F_k is 0
 
     @property
     def optimum(self) -> Floats:
@@ -86,21 +66,12 @@ class Quadratic(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """The result of training on quadratic losses.
+    """The result of training on quadratic losses."""
 
-    Attributes
-    ----------
-    gaps : ndarray, shape (T + 1,)
-        The gap (F(w) - F*) / (F(w_0) - F*) before each round, and at the end after the last round.
-    counts : ndarray, shape (M,)
-        How often each client was drawn.
-    path : ndarray, shape (21, v)
-        The model w before rounds 0, T/20, 2T/20, ..., and after the last round.
-    """
-
+    # (T + 1,) gap (F(w) - F*) / (F(w_0) - F*) before each round, and at the end after the last round
     gaps: Floats
-    counts: Floats
-    path: Floats
+    counts: Floats  # (M,) how often each client was drawn
+    path: Floats  # (21, v) model w before rounds 0, T/20, 2T/20, ..., and after the last round
 
 
 def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic:
@@ -115,18 +86,12 @@ def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic
     return Quadratic(sizes / sizes.sum(), curvatures, e / curvatures[:, None])
 
 
-def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
-    """Train by federated averaging on quadratic losses, from w = (1, ..., 1).
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The clients.
-    selector : Selector
-        A selector that does not learn from updates.
-    num_rounds : int
-        T, a multiple of 20.
-    """
+def descend(
+    problem: Quadratic,  # clients
+    selector: Selector,  # a selector that does not learn from updates
+    num_rounds: int,  # T, a multiple of 20
+) -> Descent:
+    """Train by federated averaging on quadratic losses, from w = (1, ..., 1)."""
     # τ steps of gradient descent multiply w - w_k* by (1 - η h_k)^τ.
     moves: Floats = 1 - (1 - STEP_SIZE * problem.curvatures) ** STEPS
     optimum, w = problem.optimum, np.ones(problem.optima.shape[1])
@@ -158,7 +123,8 @@ PROFILE_TRIALS = {
 }
 
 
-def _selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
+def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
+    """Return the selector of a trial, of which a tenth of the clients train in a round."""
     return create(
         trial.selector,
         problem.sizes.size,
@@ -181,7 +147,7 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, qu
     lines: dict[str, Curve] = {}
     shown = np.arange(0, num_rounds + 1, max(1, num_rounds // 200))
     for trial in QUADRATIC_TRIALS[num_clients]:
-        gaps = descend(problem, _selector(problem, trial, seed), num_rounds).gaps
+        gaps = descend(problem, make_selector(problem, trial, seed), num_rounds).gaps
         over_time = Curve(np.arange(gaps.size, dtype=float), gaps)
         for level in (0.1, 0.01):
             cells[trial.label, f"rounds to {level:g}"] = over_time.first(gaps <= level)
@@ -195,27 +161,19 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, qu
 
 
 def selection_shares(
-    problem: Quadratic, selector: Selector, points: Floats, num_samples: int, by_data: bool = False
+    problem: Quadratic,  # clients
+    selector: Selector,  # `md` or `pow-d`
+    points: Floats,  # (P, v) models
+    num_samples: int,  # number of sets of candidates, >= 1
+    # Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
+    # equal.
+    by_data: bool = False,
 ) -> Floats:
     """Return each client's expected weight in the aggregate (P, M) at each of P models. Rows sum to 1.
 
     The selector draws the candidates of `num_samples` rounds. From each set of candidates, the K clients with
     the largest losses at the model are selected. ``selector.select`` does the same, but so many calls of it
     would take minutes.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The clients.
-    selector : Selector
-        `md` or `pow-d`.
-    points : ndarray, shape (P, v)
-        The models.
-    num_samples : int
-        Number of sets of candidates, >= 1.
-    by_data : bool (default: False)
-        Whether the weights of the selected clients S are q_k = p_k / sum_S p (appendix E). Otherwise they are
-        equal.
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
@@ -283,23 +241,13 @@ def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int)
 
 
 def run_profile(
-    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
+    seed: int,  # seed of the clients, the models and the selectors
+    num_rounds: int = 5000,  # number of rounds of training
+    num_points: int = 200,  # number of models around the optimum at which the skew is measured
+    num_samples: int = 10_000,
+    quick: bool = False,  # whether to use a quarter of the models and of the sets of candidates
 ) -> Outcome:
-    """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the clients, the models and the selectors.
-    num_rounds : int
-        Number of rounds of training.
-    num_points : int
-        Number of models around the optimum at which the skew is measured.
-    num_samples : int
-        See `selection_shares`.
-    quick : bool
-        Whether to use a quarter of the models and of the sets of candidates.
-    """
+    """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`."""
     if quick:
         num_points, num_samples = num_points // 4, num_samples // 4
     cells: dict[Cell, float] = {}
@@ -309,7 +257,7 @@ def run_profile(
         around = models_around(problem, np.random.default_rng((seed, 1)), num_points)
         lines = panels.setdefault(f"{m} clients, {m // 10} a round", {})
         for trial in trials:
-            selector = _selector(problem, trial, seed)
+            selector = make_selector(problem, trial, seed)
             descent = descend(problem, selector, num_rounds)
             points = np.vstack([around, descent.path])
             shares = selection_shares(problem, selector, points, num_samples)
@@ -332,80 +280,22 @@ def run_profile(
     return Outcome(cells, panels)
 
 
-GAP = "(F(w) - F*) / (F(w_0) - F*)"
-SETTING = (
-    "h ~ U(1, 20), p follows the power law with a = 3, v = 5, τ = 2, η = 2e-5. A tenth of the clients "
-    "train in a round. The paper gives neither e nor the start; here e ~ N(0, 1) and w_0 = (1, ..., 1)."
-)
-FASTER = (
-    "pow-d is faster than rand and ends at a higher floor; the larger d, the faster. adapow is as fast as "
-    "pow-d with d = K and ends at the same minimum as rand."
-)
-
-
-def _quadratic_experiment(
-    num_clients: int, name: str, known: dict[str, str], claim: str, note: str
-) -> Experiment:
-    return Experiment(
-        name=name,
-        title=f"Power-of-Choice on quadratics, {num_clients} clients",
-        source=f"{PAPER}, Figure 2 and appendix F",
-        run=functools.partial(run_quadratic, num_clients=num_clients),
-        seeds=10,
-        known=known_cells(known, ("rounds to 0.1", "rounds to 0.01", "log10 final gap")),
-        claim=claim,
-        note=f"{SETTING} The gap is {GAP}. The final gap is the mean over the last twentieth of our 30,000 "
-        "rounds; the paper does not give the number of rounds. In brackets: the results of an independent "
-        f"implementation with 20,000 rounds. {note}",
-        digits=1,
-        y=GAP,
-        log_y=True,
-    )
-
-
 EXPERIMENTS = (
-    _quadratic_experiment(
-        30,
-        "poc-quadratic",
-        {
-            RANDOM: "3417; 6667; -6.5 to -5.0",
-            "d=6": "2417; 5333; -4.5 to -3.1",
-            "d=15": "1917; 5500; -3.2 to -2.0",
-            "d=30": "1750; mostly never; -2.2 to -1.7",
-            "adapow": "1750; 7167; -5.7 to -4.0",
-        },
-        FASTER,
-        "d = 30 is the paper's d = K; 6 and 15 are ours. adapow has d = m from round 15,000 on.",
-    ),
-    _quadratic_experiment(
-        100,
-        "poc-quadratic-100",
-        {
-            RANDOM: "3083; 5917",
-            "d=20": "2167; 4417",
-            "d=100": "1750; 4417; -2.5 to -2.0",
-            "adapow": "1750; 4167; -4.2",
-        },
-        f"as with 30 clients, with lower floors: {FASTER}",
-        "d = 100 is the paper's d = K; 20 is ours. adapow has d = m from round 20,000 on.",
+    *(
+        Experiment(
+            name,
+            functools.partial(run_quadratic, num_clients=num_clients),
+            seeds=10,
+            digits=1,
+            y="(F(w) - F*) / (F(w_0) - F*)",
+            log_y=True,
+        )
+        for name, num_clients in (("poc-quadratic", 30), ("poc-quadratic-100", 100))
     ),
     Experiment(
-        name="poc-profile",
-        title="Power-of-Choice on quadratics: the profile and the skew of selection",
-        source=f"{PAPER}, Definition 3.2, Figures 2(d) and 8 (appendix G.1)",
-        run=run_profile,
+        "poc-profile",
+        run_profile,
         seeds=20,
-        claim="for rand, ρ̄ and ρ̃ are 1. For pow-d, ρ̄ is above 1 with every d, and both grow with d. The "
-        "number of times that pow-d selects a client is not in proportion to the client's data.",
-        note=f"{SETTING} The 5000 rounds are ours. With 30 clients, d = 30 is the paper's d = K; 6 and 15 "
-        "are ours. With 100 clients, d is 15, the value that the paper discusses. ρ̄ (eq. 6) is the minimum "
-        "over models w and w'. Here w is one of 200 models in all directions from the optimum, or a model on "
-        "the path of the run; the minimum over w' is exact. ρ̃ (eq. 7) is the maximum over the same models "
-        "w. In the columns 'on the way', w is on the path of the run, and ρ̄ has w' = w. The paper's ρ̄ > 1 "
-        "holds only on the way. A skewed selection prefers some clients; near the optimum of these clients, "
-        "their losses are below the average, so ρ is below 1. A share is a client's part of all selections. "
-        "'selected < 0.1 %' is the number of clients with a share below 0.1 %. 'correlation with p' is the "
-        "correlation of the shares with the clients' data sizes.",
         x="client, by number of selections",
         y="% of all selections",
     ),

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM, Trial, ask_and_select
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.power_of_choice.quadratics import RANDOM, Trial, ask_and_select
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Feedback, create
 
@@ -21,21 +21,11 @@ CLASSES = 10
 
 
 class Samples(NamedTuple):
-    """The N samples of all clients, in the order of the clients.
+    """The N samples of all clients, in the order of the clients."""
 
-    Attributes
-    ----------
-    x : ndarray, shape (N, 61)
-        60 features of each sample, followed by a 1.
-    y : ndarray of int, shape (N,)
-        Class of each sample, 0 to 9.
-    sizes, starts : ndarray of int, shape (M,)
-        Number of samples of each client, and the index of the client's first sample.
-    """
-
-    x: Float32s
-    y: Ints
-    sizes: Ints
+    x: Float32s  # (N, 61) 60 features of each sample, followed by a 1
+    y: Ints  # (N,) class of each sample, 0 to 9
+    sizes: Ints  # (M,) number of samples of each client, and the index of the client's first sample
     starts: Ints
 
 
@@ -74,30 +64,16 @@ def synthetic_losses(samples: Samples, models: Float32s) -> Floats:
 
 
 def train_synthetic(
-    samples: Samples, models: Float32s, clients: Ints, picks: Ints, rate: float
+    samples: Samples,  # all data
+    models: Float32s,  # (n, 10, 61) models before training
+    clients: Ints,  # (n,) client of each model
+    picks: Ints,  # (n, τ, b) b samples of each of the τ steps, as indexes into the client's samples
+    rate: float,  # learning rate η
 ) -> tuple[Float32s, Floats]:
     """Train n models at once, each on one client, by mini-batch SGD.
 
-    Parameters
-    ----------
-    samples : Samples
-        All data.
-    models : ndarray, shape (n, 10, 61)
-        The models before training.
-    clients : ndarray of int, shape (n,)
-        The client of each model.
-    picks : ndarray of int, shape (n, τ, b)
-        The b samples of each of the τ steps, as indexes into the client's samples.
-    rate : float
-        The learning rate η.
-
-    Returns
-    -------
-    models : ndarray, shape (n, 10, 61)
-        The trained models.
-    losses : ndarray, shape (n,)
-        Mean loss of each model over its mini-batches, in nats. The loss on a mini-batch is measured before
-        the step that uses the mini-batch.
+    Returns (n, 10, 61) the trained models, and (n,) mean loss of each model over its mini-batches, in nats.
+    The loss on a mini-batch is measured before the step that uses the mini-batch.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))
@@ -207,31 +183,8 @@ def _feedback(losses: Floats) -> Feedback:
 EXPERIMENTS = (
     Experiment(
         name="poc-synthetic",
-        title="Power-of-Choice on Synthetic(1,1), logistic regression",
-        source=f"{PAPER}, Figure 3 and appendix F",
         run=run_synthetic,
         seeds=20,
-        known=known_cells(
-            {
-                "m=1 rand": "131, median 95; .325",
-                "m=1 d=2m": "97, median 59; .287",
-                "m=1 d=10m": "44, median 47; .390",
-                "m=1 adapow": "58, median 51; .310",
-                "m=3 rand": "93, median 52",
-                "m=3 d=2m": "29, median 24",
-                "m=3 d=10m": "46, median 49",
-            },
-            ("rounds to 0.7", "last-50 loss"),
-        ),
-        claim="d = 10m reaches a loss of 0.7 in a third of rand's rounds, but has a slightly higher floor. d "
-        "= 2m needs half of rand's rounds. adapow reaches the minimum at least 3 times as fast as rand, "
-        "without the higher floor.",
-        note="In a round, m of 30 clients train with τ = 30 steps on batches of 50. η is 0.05, halved after "
-        "300 and after 600 of the 800 rounds. The 800 rounds and the start at 0 are ours. The last-50 loss "
-        "is the mean over the last 50 rounds. The last column is the first round whose loss is at most 5 % "
-        "above rand's last-50 loss. The paper does not run cpow, rpow and afl here. rpow and afl use the "
-        "losses of local training. These losses show how hard a client's task is rather than how badly the "
-        "model fits the client's data. Clients with easy tasks are therefore hardly ever selected again.",
         y="loss of the global model on all data",
         log_y=True,
     ),

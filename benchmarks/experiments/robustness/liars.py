@@ -117,45 +117,25 @@ class LyingKernel(Kernel):
 
 
 class Played(NamedTuple):
-    """The result of one training.
+    """The result of one training."""
 
-    Attributes
-    ----------
-    accuracy : float
-        Test accuracy in percent, the mean over the last `LAST` rounds.
-    draws : float
-        The share of all draws that fell on the clients in `LIARS`, whether they lie or not, in [0, 1].
-    quarantined_liars, quarantined_honest : int
-        Number of liars, and of honest clients, that were quarantined at least once.
-    rejected_honest : float
-        The share of the honest clients' replies that were rejected, in [0, 1].
-    """
-
-    accuracy: float
+    accuracy: float  # test accuracy in percent, the mean over the last `LAST` rounds
+    # share of all draws that fell on the clients in `LIARS`, whether they lie or not, in [0, 1].
     draws: float
-    quarantined_liars: int
+    quarantined_liars: int  # number of liars, and of honest clients, that were quarantined at least once
     quarantined_honest: int
-    rejected_honest: float
+    rejected_honest: float  # share of the honest clients' replies that were rejected, in [0, 1]
 
 
-def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: int, rounds: int) -> Played:
-    """Train one federation.
-
-    Parameters
-    ----------
-    selector : str
-        A key of `SELECTORS`.
-    partition : str
-        How the data are divided among the clients.
-    attack : Attack
-        The lies.
-    defence : Defence
-        The defence against them.
-    seed : int
-        Seed of the data, the training and the selection.
-    rounds : int
-        Number of rounds, >= 1.
-    """
+def play(
+    selector: str,  # a key of `SELECTORS`
+    partition: str,  # how the data are divided among the clients
+    attack: Attack,  # lies
+    defence: Defence,  # defence against them
+    seed: int,  # seed of the data, the training and the selection
+    rounds: int,  # number of rounds, >= 1
+) -> Played:
+    """Train one federation."""
     task = tasks.create("digits", partition=partition)
     data, test = task.federated_data(NUM_CLIENTS, seed), task.test_data()
     liars = list(attack.liars)
@@ -213,27 +193,7 @@ def run(partition: str, seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-_NOTE = (
-    "Three of twenty clients lie. All train softmax regression on digits with K = 5 for 60 rounds, and "
-    "data sizes are not declared. The table has the test accuracy over the last ten rounds, and in the row "
-    "below it the liars' share of all draws, both in percent. With equal probabilities the share is 15. In "
-    "'all three', the liars flip and double their updates, claim 1e9 times the mean size of all clients, and "
-    "triple their losses. In 'size x 3', they claim three times the mean size. In 'from round 31', their "
-    "updates are honest until round 30. The guard is strict; 'without directions' is the strict guard with "
-    " `direction_deviations=1000`."
-)
-EXPERIMENTS = tuple(
-    Experiment(
-        name=name,
-        title=f"three liars of twenty, clients' data {data}",
-        source="no paper; `benchmarks.experiments.robustness.liars`",
-        run=partial(run, partition),
-        seeds=3,
-        note=_NOTE,
-        digits=1,
-    )
-    for name, data, partition in (
-        ("liars-alike", "alike", "balanced"),
-        ("liars-unlike", "unlike (Dirichlet 0.5)", "dirichlet:0.5"),
-    )
+EXPERIMENTS = (
+    Experiment("liars-alike", partial(run, "balanced"), seeds=3, digits=1),
+    Experiment("liars-unlike", partial(run, "dirichlet:0.5"), seeds=3, digits=1),
 )

@@ -101,22 +101,14 @@ class Reported:
         self._selector.update(round, selection, told)
 
 
-def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the cumulative regret of a selector that learns from the norms that clients report.
-
-    Parameters
-    ----------
-    bed : str
-        One of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper.
-    trial : Trial
-        The selector.
-    column : str
-        One of `COLUMNS`.
-    seed : int
-        Seed of the norms or the problem, of the selector and of the noise.
-    num_rounds : int
-        Number of rounds.
-    """
+def regret(
+    bed: str,  # one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper
+    trial: Trial,
+    column: str,  # one of `COLUMNS`
+    seed: int,  # seed of the norms or the problem, of the selector and of the noise
+    num_rounds: int,
+) -> float:
+    """Return the cumulative regret of a selector that learns from the norms that clients report."""
 
     def make(first_norms: Floats) -> Selector:
         selector = create(
@@ -198,16 +190,7 @@ def run(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(
         name="report-noise",
-        title="what noise on reports costs",
-        source="no paper; `benchmarks.experiments.robustness.report_noise`",
         run=run,
         seeds=3,
-        note="M = 100, K = 5, T = 500. Clients clip a norm or loss to the 90 % quantile of round 1, and add "
-        "Gaussian noise to it. The ε of a column is that of one report, at δ = 1e-5. In the column 'exact' "
-        "the numbers are unchanged. In 'clipped' they are clipped but have no noise, as in the reports of a "
-        "client with a masked update (`norm-bound`). The rows 'static' and 'section F' have the regret, "
-        "divided by that of uniform sampling. The rows 'loss' have the mean true loss of the selected "
-        "clients, divided by that of all clients; uniform sampling has 1. The rows 'total ε' have the ε of "
-        "several reports of a client together, at δ = 1e-5.",
     ),
 )

@@ -63,10 +63,7 @@ ENGINES = {
 def create(name: str, workload: Workload, data: FederatedData, folder: Path) -> Engine:
     """Import an engine and set it up; `name` is a key of `ENGINES`.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If a package that the engine needs is missing.
+    Raises ModuleNotFoundError if a package that the engine needs is missing.
     """
     module = import_module(f"{__name__}.{ENGINES[name].module}")
     engine: Engine = module.create(workload, data, folder)

@@ -46,10 +46,7 @@ class Gate:
     def run(self, rounds: int) -> None:
         """Let the strategy run `rounds` more rounds, at least 1, and wait until they are done.
 
-        Raises
-        ------
-        RuntimeError
-            If the strategy raised an exception.
+        Raises RuntimeError if the strategy raised an exception.
         """
         self._asked.put(rounds)
         self._wait()

@@ -53,7 +53,6 @@ def test_less_of_the_term_can_mean_more_variance():
         assert cells[row, "variance, IS"] >= max(1, cells[row, "variance, DELTA"])
         assert cells[row, "eq. 78"] >= 1
     assert cells["common 3", "variance, DELTA"] < 1
-    assert bounds_measured.run_bounds(0).cells == cells != bounds_measured.run_bounds(1).cells
 
 
 def test_the_bounds_of_the_gradient_by_hand():
@@ -114,8 +113,6 @@ def test_deltas_bound_has_the_probabilities_of_each_round():
 
 
 def test_the_gradient_is_below_both_bounds():
-    one, again, other = (bounds_measured.run_theorems(seed, num_rounds=100) for seed in (0, 0, 1))
-    assert one.cells == again.cells != other.cells
-    for (method, column), value in one.cells.items():
+    for (method, column), value in bounds_measured.run_theorems(0, num_rounds=100).cells.items():
         if column.startswith("least bound / gradient²") or (method == "IS" and "/ V" in column):
             assert value > 1

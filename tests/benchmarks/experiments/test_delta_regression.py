@@ -4,34 +4,6 @@ import pytest
 from benchmarks.experiments.delta import regression
 from strategies.selectors.delta.delta import DeltaSelector
 
-SHORT = {
-    "delta-regression": {"num_rounds": 10, "noises": (20, 40)},
-    "delta-regression-far": {"num_rounds": 10},
-    "delta-regression-8-2": {"num_rounds": 10, "noises": (20,)},
-    "delta-regression-200": {"num_rounds": 10, "noises": (20,)},
-    "delta-extremes": {"num_rounds": 10},
-}
-
-
-@pytest.mark.parametrize("experiment", regression.EXPERIMENTS, ids=lambda each: each.name)
-def test_an_experiment_is_a_function_of_its_seed(experiment):
-    one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (3, 3, 4))
-    assert str(one.cells) == str(again.cells)  # as text, since a threshold that is not reached is NaN
-    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
-    assert str(one.cells) != str(other.cells)
-    for panel, lines in one.curves.items():
-        for name, curve in lines.items():
-            assert curve.x.shape == curve.y.shape
-            assert (curve.y > 0).all()
-            assert np.array_equal(curve.y, again.curves[panel][name].y)
-
-
-@pytest.mark.parametrize("experiment", regression.EXPERIMENTS, ids=lambda each: each.name)
-def test_the_quick_form_is_a_smaller_one(experiment):
-    short = SHORT[experiment.name]
-    quick = experiment.run(3, quick=True, **{**short, "num_rounds": 100})
-    assert str(quick.cells) == str(experiment.run(3, **short).cells)
-
 
 def test_a_local_step_is_down_the_gradient_of_the_loss():
     problem = regression.make_regression(0, noise=0.0, num_samples=50)

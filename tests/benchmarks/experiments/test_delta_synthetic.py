@@ -5,34 +5,6 @@ import pytest
 
 from benchmarks.experiments.delta import synthetic
 
-SHORT = {
-    "delta-toy": {"num_rounds": 20},
-    "delta-variance": {"num_rounds": 20},
-    "delta-floor": {"num_clients": 20},
-}
-
-
-@pytest.mark.parametrize("experiment", synthetic.EXPERIMENTS, ids=lambda each: each.name)
-def test_an_experiment_is_a_function_of_its_seed(experiment):
-    one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (3, 3, 4))
-    assert one.cells == again.cells
-    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
-    assert one.cells != other.cells
-    assert np.isfinite(list(one.cells.values())).all()
-    for panel, lines in one.curves.items():
-        for name, curve in lines.items():
-            assert curve.x.shape == curve.y.shape
-            assert (curve.y > 0).all()
-            assert np.array_equal(curve.y, again.curves[panel][name].y)
-
-
-@pytest.mark.parametrize("experiment", synthetic.EXPERIMENTS, ids=lambda each: each.name)
-def test_the_quick_form_is_a_smaller_one(experiment):
-    short = SHORT[experiment.name]
-    size = next(iter(short))
-    quick = experiment.run(3, quick=True, **{**short, size: 4 * short[size]})
-    assert quick.cells == experiment.run(3, **short).cells
-
 
 def test_the_toy_is_exactly_what_is_known_of_it():
     cells = synthetic.run_toy(0, num_rounds=1).cells

@@ -100,14 +100,13 @@ def test_the_rates_of_the_corollary_by_hand():
 
 
 def test_the_gradient_is_below_the_bound():
-    one, again, other = (bounds_measured.run_bound(seed, num_rounds=100) for seed in (0, 0, 1))
-    assert one.cells == again.cells != other.cells
-    for (process, column), value in one.cells.items():
+    cells = bounds_measured.run_bound(0, num_rounds=100).cells
+    for (process, column), value in cells.items():
         assert np.isfinite(value)
         if column == "eq. 7 bounded, %":
             assert 50 < value <= 100
         if column == "largest weight / p":
-            assert 0.5 < value < one.cells[process, "ε̂"]  # Lemma 4
-            assert 0 < one.cells[process, "smallest weight / p"] <= value
+            assert 0.5 < value < cells[process, "ε̂"]  # Lemma 4
+            assert 0 < cells[process, "smallest weight / p"] <= value
         if column == "least bound / gradient²":
             assert value > 1

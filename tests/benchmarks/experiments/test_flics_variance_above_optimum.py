@@ -5,20 +5,6 @@ import numpy as np
 from benchmarks.experiments.flics import variance_above_optimum
 
 
-def test_it_is_a_function_of_its_seed():
-    experiment = variance_above_optimum.EXPERIMENTS[0]
-    one, again, other = (experiment.run(seed, horizons=(10, 40)) for seed in (3, 3, 4))
-    assert one.cells == again.cells
-    assert one.cells.keys() == other.cells.keys()
-    assert one.cells != other.cells
-    assert {row for row, _ in experiment.known} <= {row for row, _ in one.cells}
-    for panel, lines in one.curves.items():
-        for name, curve in lines.items():
-            assert curve.x.shape == curve.y.shape
-            assert (curve.y > 0).all()
-            assert np.array_equal(curve.y, again.curves[panel][name].y)
-
-
 def test_the_quick_form_has_all_rows_and_fewer_rounds():
     quick = variance_above_optimum.run_variance(0, horizons=(10, 40, 160), quick=True)
     assert quick.cells == variance_above_optimum.run_variance(0, horizons=(10, 40)).cells

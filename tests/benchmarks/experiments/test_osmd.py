@@ -24,23 +24,6 @@ ROUNDS = 12
 RUN = {each.name: each.run for each in section_f.EXPERIMENTS}
 
 
-@pytest.mark.parametrize("experiment", section_f.EXPERIMENTS, ids=lambda each: each.name)
-def test_an_experiment_is_a_function_of_its_seed(experiment):
-    one, again, other = (experiment.run(seed, num_rounds=ROUNDS) for seed in (3, 3, 4))
-    assert one.cells == again.cells
-    assert experiment.known.keys() <= one.cells.keys()
-    assert one.cells.keys() == other.cells.keys()
-    assert one.cells != other.cells
-    assert all(math.isfinite(value) for value in one.cells.values())
-    for panel, lines in one.curves.items():
-        assert lines
-        for name, curve in lines.items():
-            assert curve.x[-1] == ROUNDS
-            assert np.isfinite(curve.y[1:]).all()
-            assert (curve.y[1:] > 0).all()  # or the logarithmic axis loses it
-            assert np.array_equal(curve.y, again.curves[panel][name].y, equal_nan=True)
-
-
 @pytest.mark.parametrize("name", ["osmd-f1", "osmd-f2", "osmd-f4", "osmd-scaffold"])
 def test_figures_are_divided_by_the_first_row(name):
     cells = RUN[name](0, num_rounds=ROUNDS).cells
@@ -333,8 +316,7 @@ def test_the_personalised_problem_by_differences():
     np.testing.assert_allclose(off, 0, atol=1e-9)
 
 
-def test_the_personalised_experiment_is_a_function_of_its_seed():
-    one, again, other = (personalised.run(seed, num_rounds=15).cells for seed in (3, 3, 4))
-    assert one == again != other
-    assert one["uniform, one sampler", "squared error"] == 1.0
-    assert all(math.isfinite(value) and value > 0 for value in one.values())
+def test_the_first_row_of_the_personalised_experiment_is_1():
+    cells = personalised.run(3, num_rounds=15).cells
+    assert cells["uniform, one sampler", "squared error"] == 1.0
+    assert all(math.isfinite(value) and value > 0 for value in cells.values())

@@ -98,15 +98,12 @@ def test_heterogeneity_is_the_minimum_over_a_grid():
     assert bounds.heterogeneity(norms, mean, alpha=1.0).fixed == pytest.approx(found.uniform)
 
 
-def test_the_experiment_is_a_function_of_its_seed_and_the_bounds_hold():
-    one, again, other = (bounds_measured.run_bounds(seed, num_rounds=12) for seed in (3, 3, 4))
-    assert one.cells == again.cells != other.cells
-    for (row, _), value in one.cells.items():
+def test_the_bounds_hold():
+    for (row, _), value in bounds_measured.run_bounds(3, num_rounds=12).cells.items():
         if row.startswith("ζ²"):
             assert 0 <= value <= 1
         else:
             assert value > 0
-    assert bounds_measured.run_bounds(3, num_rounds=120, quick=True).cells == one.cells
 
 
 def test_the_bound_of_the_gradient_by_hand():
@@ -137,8 +134,7 @@ def test_the_gradients_along_a_run_are_those_of_the_loss():
 
 @pytest.mark.slow
 def test_the_gradient_and_the_gap_are_below_their_bounds():
-    one, again, other = (bounds_measured.run_gradient(seed, num_rounds=20) for seed in (0, 0, 1))
-    assert one.cells == again.cells != other.cells
+    one = bounds_measured.run_gradient(0, num_rounds=20)
     compared = 0
     for (row, column), value in one.cells.items():
         if "bound" in column:
@@ -227,8 +223,7 @@ def test_fedavg_is_algorithm_4(monkeypatch):
 
 @pytest.mark.slow
 def test_the_gradient_of_fedavg_is_below_its_bounds():
-    one, again, other = (bounds_measured.run_fedavg(seed, num_rounds=20) for seed in (0, 0, 1))
-    assert one.cells == again.cells != other.cells
+    one = bounds_measured.run_fedavg(0, num_rounds=20)
     columns = {column for _, column in one.cells}
     assert {"log10 bound, Theorem 5", "log10 bound, Theorem 9"} < columns
     for (row, _), value in one.cells.items():

@@ -4,41 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.power_of_choice import quadratics as poc
-from benchmarks.experiments.power_of_choice import synthetic
 from strategies.selectors import create
-
-SHORT = {
-    "poc-quadratic": {"num_rounds": 40},
-    "poc-quadratic-100": {"num_rounds": 40},
-    "poc-profile": {"num_rounds": 40, "num_points": 3, "num_samples": 20},
-    "poc-synthetic": {"num_rounds": 4},
-}
-EXPERIMENTS = poc.EXPERIMENTS + synthetic.EXPERIMENTS
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
-def test_an_experiment_is_a_function_of_its_seed(experiment):
-    one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (0, 0, 1))
-    assert repr(one.cells) == repr(again.cells)  # NaN = NaN
-    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
-    assert repr(one.cells) != repr(other.cells)
-    for panel, lines in one.curves.items():
-        for name, curve in lines.items():
-            assert curve.x.shape == curve.y.shape
-            assert np.isfinite(curve.y).all()
-            assert (curve.y > 0).all() or not experiment.log_y
-            assert np.array_equal(curve.y, again.curves[panel][name].y)
-            assert np.array_equal(curve.x, other.curves[panel][name].x)
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
-def test_the_quick_form_is_a_quarter_of_the_full_one(experiment):
-    settings = SHORT[experiment.name]
-    full = {key: 4 * value for key, value in settings.items()}
-    if experiment.name == "poc-profile":
-        full["num_rounds"] = settings["num_rounds"]  # the points at which the skew is measured cost most
-    one, quick = experiment.run(0, **settings), experiment.run(0, **full, quick=True)
-    assert repr(one.cells) == repr(quick.cells)
 
 
 def test_the_closed_form_is_gradient_descent_on_the_quadratic():

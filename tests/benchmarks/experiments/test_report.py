@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.experiments import figure
+from benchmarks.experiments import EXPERIMENTS, figure, report
 from benchmarks.experiments.figure import draw
 from benchmarks.experiments.report import (
     Curve,
@@ -18,7 +18,6 @@ from benchmarks.experiments.report import (
     Outcome,
     Report,
     as_json,
-    known_cells,
     summarise,
     table,
 )
@@ -31,17 +30,8 @@ def outcome(seed: int) -> Outcome:
     return Outcome(cells, {"a panel": {"md": Curve(x, np.exp(x + seed)), "uniform": Curve(x, x + 1)}})
 
 
-TOY = Experiment(
-    "toy",
-    "A toy",
-    "nowhere",
-    outcome,
-    known={("md", "loss"): "2.1"},
-    claim="it learns.",
-    digits=2,
-    log_y=True,
-)
-REPORT = Report(TOY, [outcome(seed) for seed in range(3)], 1.0)
+TOY = Experiment("toy", outcome, digits=2, log_y=True)
+REPORT = Report(TOY, [outcome(seed) for seed in range(3)], [0.5, 0.2, 0.3])
 
 
 @pytest.mark.parametrize(
@@ -58,10 +48,11 @@ def test_seeds_are_summarised_as_mean_and_standard_deviation(values: list[float]
     assert summarise(values, 1) == text
 
 
-def test_the_table_has_known_figures_in_brackets() -> None:
+def test_the_table_has_known_figures_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_known", lambda: {"toy": {("md", "loss"): "2.1"}})
     lines = table(REPORT).splitlines()
-    assert lines[0] == "### toy: A toy"
-    assert "The paper: it learns." in lines
+    assert lines[0].startswith("### toy")
+    assert "Mean ± standard deviation over 3 seeds" in "".join(lines)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
     assert rows == [
         ["", "loss", "rounds"],
@@ -70,10 +61,22 @@ def test_the_table_has_known_figures_in_brackets() -> None:
     ]
 
 
+def test_the_text_of_an_experiment_is_that_of_its_page() -> None:
+    for each in EXPERIMENTS.values():
+        assert each.text.title, each.name
+        assert each.text.source, each.name
+    text = table(Report(EXPERIMENTS["delta-toy"], [Outcome({("a", "b"): 1.0})], [1.0]))
+    assert text.startswith(
+        "### delta-toy: DELTA's toy: two of three clients\n\nSource: Wang, Guo, Lin, Tang 2023"
+    )
+    assert "The paper: each method prefers a pair of clients." in text
+    assert (EXPERIMENTS["delta-toy"].text.page, TOY.text.title) == ("delta.md", "")
+
+
 def test_a_cell_that_a_seed_lacks_is_counted() -> None:
     there = Outcome({("cut short", "rounds"): 40.0, ("md", "rounds"): 30.0})
     for outcomes in ([there, Outcome({("md", "rounds"): 50.0})], [Outcome({("md", "rounds"): 50.0}), there]):
-        text = table(Report(TOY, outcomes, 1.0))
+        text = table(Report(TOY, outcomes, [1.0, 1.0]))
         assert "| cut short | 40.00 (1 of 2)" in text
         assert "over 2 seeds, or over the n seeds that have a value (n of 2)" in text
 
@@ -84,15 +87,9 @@ def test_a_curve_returns_the_first_x_of_a_condition() -> None:
     assert math.isnan(curve.first(curve.y > 3))
 
 
-def test_known_figures_are_of_the_first_columns() -> None:
-    known = known_cells({"md": "1; ; 3 to 4", "uniform": "2"}, ("a", "b", "c"))
-    assert known == {("md", "a"): "1", ("md", "c"): "3 to 4", ("uniform", "a"): "2"}
-    with pytest.raises(ValueError, match="zip"):
-        known_cells({"md": "1; 2"}, ("a",))
-
-
 def test_json_has_the_cells_of_every_seed() -> None:
-    read = json.loads(as_json(REPORT))
+    read = as_json(REPORT)
+    json.dumps(read, allow_nan=False)
     assert [seed["md"] for seed in read["seeds"]] == [
         {"loss": 1.0, "rounds": 10.0},
         {"loss": 2.0, "rounds": 11.0},
@@ -103,9 +100,6 @@ def test_json_has_the_cells_of_every_seed() -> None:
 def test_curves_become_a_figure(tmp_path: Path) -> None:
     draw(REPORT, tmp_path / "toy.png")
     assert (tmp_path / "toy.png").read_bytes().startswith(b"\x89PNG")
-    bare = Report(TOY, [Outcome(outcome(0).cells)], 1.0)
-    with pytest.raises(ValueError, match="toy has no curves"):
-        draw(bare, tmp_path / "none.png")
 
 
 def test_the_band_of_a_figure_is_the_spread_of_the_table(
@@ -124,5 +118,5 @@ def test_the_band_of_a_figure_is_the_spread_of_the_table(
     # log y is x + 0, x + 1 and x + 2, whose standard deviation is 1.
     heights = np.log(np.asarray(band.get_paths()[0].vertices)[:, 1])
     assert (heights.min(), heights.max()) == pytest.approx((0, 4))
-    draw(Report(TOY, [outcome(0)], 1.0), tmp_path / "toy.png")
+    draw(Report(TOY, [outcome(0)], [1.0]), tmp_path / "toy.png")
     assert "one seed" in drawn.get_suptitle()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.experiments.sources import digest_of
+from benchmarks.experiments.running import digest_of
 from benchmarks.results import checking, command
 from benchmarks.results.checking import (
     differences,
@@ -20,7 +20,7 @@ from benchmarks.results.checking import (
     write_pages,
     wrong_pages,
 )
-from benchmarks.results.files import Kept, Recorded, read, write
+from benchmarks.results.files import Measured, Recorded, read, write
 from benchmarks.results.machine import machine
 from tests.benchmarks.results.toy_results import NAME, toy, toy_recorded, toy_report
 from tests.support.toy_experiments import experiment, seeds_run
@@ -99,7 +99,7 @@ def test_seeds_with_the_same_instructions_are_rerun_in_one_process(
     monkeypatch.setattr(checking, "restricted_to", lambda other: {"A": "1"} if "name" in other else {})
     monkeypatch.setattr(checking.fresh, "call_with", call_with)
     again = rerun([(fewer, 0), (old, 1), (fewer, 2)], None)
-    assert called == [{"A": "1"}]
+    assert called == [{"A": "1"}, {}]
     assert [each.values for each in again] == [rerun([(old, seed)], None)[0].values for seed in range(3)]
 
 
@@ -118,26 +118,34 @@ def test_cells_that_are_new_or_missing_are_differences(old: Recorded) -> None:
 
 
 def test_a_sample_is_repeatable_and_stays_within_its_budget(old: Recorded) -> None:
-    draws = {tuple(sample({NAME: old}, seed, 1.6, None)) for seed in range(20)}
-    assert len(draws) > 1
-    assert sample({NAME: old}, 7, 1.6, None) == sample({NAME: old}, 7, 1.6, None)
+    draws = [[seed for _, seed in sample({NAME: old}, number, 1.6, None)] for number in range(20)]
+    assert len(set(map(tuple, draws))) > 1
+    assert draws[7] == [seed for _, seed in sample({NAME: old}, 7, 1.6, None)]
+    seconds = dict(zip(old.seeds, old.seconds, strict=True))
     for chosen in draws:
-        assert 0 < sum(each.seconds for each in chosen) <= 1.6
-        assert all(each.seed != 2 for each in chosen)  # took two seconds
-    assert {each.seed for each in sample({NAME: old}, 0, 99, None)} == {0, 1, 2}
+        assert 0 < sum(seconds[seed] for seed in chosen) <= 1.6
+        assert 2 not in chosen  # took two seconds
+    assert {seed for _, seed in sample({NAME: old}, 0, 99, None)} == {0, 1, 2}
 
 
 def test_an_edited_page_is_found_and_written_again(tmp_path: Path) -> None:
     results = {name: each for name, each in read().items() if name == "osmd-f6"}
+    page = tmp_path / "results" / "osmd.md"
+    page.parent.mkdir()
+    (tmp_path / "results.md").write_text("By hand.\n\n<!--verdicts-->\n<!--end-->\n")
+    page.write_text("Of mine.\n<!--table osmd-f6-->\nold\n<!--end-->\n<!--table osmd-f1-->\n<!--end-->\n")
     write_pages(results, tmp_path)
     assert wrong_pages(results, tmp_path) == []
-    page = tmp_path / "results" / "osmd.md"
-    page.write_text(page.read_text().replace("0.", "0.9", 1))
+    text = page.read_text()
+    assert text.startswith("Of mine.\n<!--table osmd-f6-->\nMean ± standard deviation over 20 seeds")
+    assert "No results yet. `cohort bench papers osmd-f1 --record` makes them.\n<!--end-->" in text
+    page.write_text(text.replace("0.", "0.9", 1).replace("Of mine", "Ours"))
     assert wrong_pages(results, tmp_path) == [
-        "docs/results/osmd.md differs from the data files: `make results` writes it"
+        "docs/results/osmd.md differs from the data files: `make results` mends it"
     ]
     assert write_pages(results, tmp_path) == [page]
-    lost = {**results, "lost": Kept("lost", "before", "2026-01-01", "c", [])}
+    assert page.read_text() == text.replace("Of mine", "Ours")
+    lost = {**results, "lost": Measured("lost", "2026-01-01", "c", "abc", {}, [])}
     assert wrong_pages(lost, tmp_path) == ["results/lost.json is on no page"]
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.results.claim_list import CLAIMS
-from benchmarks.results.claims import Claim, judge
+from benchmarks.results.claims import Claim, judge, read_claims
 from benchmarks.results.files import Recorded, read
 
 
@@ -79,8 +78,8 @@ def test_a_single_seed_shows_nothing() -> None:
 
 def test_every_claim_names_an_experiment_and_its_cells() -> None:
     results = read()
-    findings = judge(CLAIMS, results)  # raises an error for an unknown cell
-    assert len({each.text for each in CLAIMS}) == len(CLAIMS)
+    findings = judge(read_claims(), results)  # raises an error for an unknown cell
+    assert len({each.text for each in read_claims()}) == len(read_claims())
     for each in findings:
         assert each.claim.experiment in EXPERIMENTS
         recorded = isinstance(results.get(each.claim.experiment), Recorded)
@@ -91,7 +90,7 @@ def test_forecast_is_compared_with_the_best_baseline_of_each_stream() -> None:
     found = read()["forecast-streams"]
     if not isinstance(found, Recorded):
         pytest.skip("not recorded")
-    for each in CLAIMS:
+    for each in read_claims():
         if each.group == "forecast":
             row, other = each.cell[0], each.other
             means = {

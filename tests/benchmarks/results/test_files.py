@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from benchmarks import fresh
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report, table
 from benchmarks.results import machine as machine_module
-from benchmarks.results.files import FOLDER, POINTS, Kept, Measured, Recorded, read, recorded, write
+from benchmarks.results.files import FOLDER, POINTS, Measured, Recorded, read, recorded, write
 from benchmarks.results.machine import machine, same_arithmetic
 from benchmarks.results.tables import output_table
 
@@ -26,7 +28,7 @@ FACTS = {
 
 
 def report(*, log_y: bool = False) -> Report:
-    each = Experiment("toy", "A toy", "nowhere", lambda seed: Outcome({}), log_y=log_y)
+    each = Experiment("toy", lambda seed: Outcome({}), log_y=log_y)
     x = np.arange(1000.0)
     outcomes = [
         Outcome(
@@ -35,11 +37,11 @@ def report(*, log_y: bool = False) -> Report:
         )
         for seed in range(2)
     ]
-    return Report(each, outcomes, 3.0)
+    return Report(each, outcomes, [1.26, 2.0])
 
 
 def test_a_file_keeps_every_value_bit_for_bit(tmp_path: Path) -> None:
-    found = recorded(report(), [0, 1], [1.26, 2.0], **FACTS)
+    found = recorded(report(), **FACTS)
     path = write(found, tmp_path)
     assert path.name == "toy.json"
     json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -57,7 +59,7 @@ def test_a_file_keeps_every_value_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log_y", [False, True])
 def test_curves_are_thinned_means_and_deviations(log_y: bool) -> None:
-    points = recorded(report(log_y=log_y), [0, 1], [1.0, 1.0], **FACTS).curves["p"]["md"]
+    points = recorded(report(log_y=log_y), **FACTS).curves["p"]["md"]
     assert len(points["x"]) == len(points["mean"]) == len(points["deviation"]) == POINTS
     assert points["x"][0] == 0.0
     assert points["x"][-1] == 999.0
@@ -77,7 +79,7 @@ def test_a_damaged_file_is_an_error(tmp_path: Path, text: str, reason: str) -> N
 
 
 def test_a_file_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
-    write(Kept("a", "before", "2026-01-01", "c", ["text"]), tmp_path).rename(tmp_path / "b.json")
+    write(Measured("a", "2026-01-01", "c", "abc", {}, []), tmp_path).rename(tmp_path / "b.json")
     with pytest.raises(ValueError, match="holds the results of 'a'"):
         read(tmp_path)
 
@@ -87,12 +89,17 @@ def test_the_output_of_a_benchmark_becomes_a_table(tmp_path: Path) -> None:
     write(Measured("selection", "2026-01-02", "c", "abc", {}, lines), tmp_path)
     back = read(tmp_path)["selection"]
     assert isinstance(back, Measured)
-    assert output_table(back) == ["| name | cpu ms |", "|---|---|", "| md | 1.23 |", "| forecast |  |"]
-    nested = Measured("x", "", "", "", {}, [{"ours": {"s": 2.0, "by": {"gRPC": 1}}, "theirs": {"s": 4.0}}])
-    assert output_table(nested)[0] == "|  | s | by, gRPC |"
-    assert output_table(nested)[2:] == ["| ours | 2 | 1 |", "| theirs | 4 |  |"]
-    deep = Measured("x", "", "", "", {}, [{"W1": {"ours": {"s": 2.0}, "theirs": {"s": 12345.6}}}])
-    assert output_table(deep)[2:] == ["| W1, ours | 2 |", "| W1, theirs | 12346 |"]
+    assert cells(back.output) == [["name", "cpu ms"], ["md", "1.23"], ["forecast", ""]]
+    nested = [{"ours": {"s": 2.0, "by": {"gRPC": 1}}, "theirs": {"s": 4.0}}]
+    assert cells(nested) == [["", "s", "by, gRPC"], ["ours", "2", "1"], ["theirs", "4", ""]]
+    deep = [{"W1": {"ours": {"s": 2.0}, "theirs": {"s": 12345.6}}}]
+    assert cells(deep)[1:] == [["W1, ours", "2"], ["W1, theirs", "12346"]]
+
+
+def cells(output: Sequence[Any]) -> list[list[str]]:
+    """Return the cells of a benchmark's table, without the rule below the heads."""
+    head, _, *lines = output_table("x", output)
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in (head, *lines)]
 
 
 def test_the_machine_has_what_decides_the_arithmetic() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.results.files import Kept, Measured
+from benchmarks.results.files import Measured
 from benchmarks.results.goals import GOALS, goals_table
 
 DEVICES = Measured(
@@ -13,7 +13,7 @@ DEVICES = Measured(
 )  # fmt: skip
 
 
-def rows(results: dict[str, Measured | Kept]) -> dict[str, list[str]]:
+def rows(results: dict[str, Measured]) -> dict[str, list[str]]:
     """Return what -> goal, measured, reached, data file."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in goals_table(results)[2:]]
     return {what: rest for what, *rest in cells}
@@ -27,10 +27,8 @@ def test_a_goal_is_reached_up_to_its_limit() -> None:
     assert found[f"{start}lost messages"] == ["0", "0", "yes", "`devices`"]
 
 
-@pytest.mark.parametrize(
-    "results", [{}, {"devices": replace(DEVICES, output=[{}])}, {"devices": Kept("devices", "", "", "", [])}]
-)
-def test_what_no_data_file_has_is_not_recorded(results: dict[str, Measured | Kept]) -> None:
+@pytest.mark.parametrize("results", [{}, {"devices": replace(DEVICES, output=[{}])}])
+def test_what_no_data_file_has_is_not_recorded(results: dict[str, Measured]) -> None:
     assert len(rows(results)) == len(GOALS)
     assert {tuple(row[1:3]) for row in rows(results).values()} == {("not recorded", "")}
 

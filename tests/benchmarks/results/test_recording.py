@@ -1,6 +1,5 @@
 """Experiments and benchmarks are recorded with all that a reader needs to repeat them."""
 
-import json
 import math
 from pathlib import Path
 
@@ -9,9 +8,8 @@ from typer.testing import CliRunner
 
 from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.experiments.running import run_all
-from benchmarks.experiments.sources import digest_of, sources_of
-from benchmarks.results.checking import outdated, renew_benchmark
+from benchmarks.experiments.running import digest_of, run_all, sources_of
+from benchmarks.results.checking import outdated, renew
 from benchmarks.results.files import Measured, Recorded, read, write
 from benchmarks.results.machine import machine
 from benchmarks.results.recording import measure, record_report
@@ -24,7 +22,7 @@ def test_a_recorded_experiment_has_its_origin_and_every_value(
 ) -> None:
     each = toy(tmp_path, monkeypatch)
     report = toy_report(tmp_path, each)
-    path = record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+    path = record_report(report, None, tmp_path / "results")
     found = read(path.parent)[NAME]
     assert isinstance(found, Recorded)
     assert found.values("md", "loss") == [1 / 3, 1 / 4, 1 / 5]
@@ -34,19 +32,11 @@ def test_a_recorded_experiment_has_its_origin_and_every_value(
     assert outdated({NAME: found}) == []
 
 
-def test_seeds_of_other_code_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = toy_report(tmp_path, toy(tmp_path, monkeypatch))
-    file = tmp_path / "seeds" / "toy-1.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
-    with pytest.raises(ValueError, match="toy: a seed is missing, or is outdated"):
-        record_report(report, tmp_path / "seeds", None, tmp_path / "results")
-
-
 def test_more_seeds_than_the_usual_are_part_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (report,) = run_all([toy(tmp_path, monkeypatch)], tmp_path / "seeds", seeds=4)
-    record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+    record_report(report, None, tmp_path / "results")
     found = read(tmp_path / "results")[NAME]
     assert isinstance(found, Recorded)
     assert list(found.seeds) == [0, 1, 2, 3]
@@ -84,13 +74,13 @@ def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: P
 
     old = Measured(**{**vars(found), "sources": "of old"})
     assert outdated({found.name: old}) == [old]
-    assert renew_benchmark(old, tmp_path) == []
+    assert renew(old, None, tmp_path) == []
     new = read(tmp_path)["over-selection"]
     assert isinstance(new, Measured)
     assert (new.sources, len(new.renewed)) == (found.sources, 1)
 
     write(wrong := Measured(**{**vars(old), "output": [*old.output[1:]]}), tmp_path)
-    assert renew_benchmark(wrong, tmp_path) == ["over-selection: its output differs"]
+    assert renew(wrong, None, tmp_path) == ["over-selection: its output differs"]
 
 
 def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:

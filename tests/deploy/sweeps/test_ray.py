@@ -70,7 +70,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 ATTACK = """
 import os, subprocess, sys
-import deploy.sweeps.runners as runners
+import deploy.sweeps.ray_cluster as cluster
 
 def attack():
     import ray
@@ -79,8 +79,8 @@ def attack():
     command = [sys.executable, "-c", f"import ray; ray.init(address={address!r})"]
     print(subprocess.run(command, env=stranger, capture_output=True, text=True).stderr)
 
-runners.ship = attack
-print(list(runners.on_ray([])))
+cluster.ship = attack
+print(list(cluster.on_ray([])))
 """
 
 

@@ -299,6 +299,6 @@ def error_without_replacement(p: np.ndarray, norms: np.ndarray) -> float:
 
 
 def test_without_replacement_another_p_than_that_of_least_loss_may_have_the_least_error():
-    norms = np.array([3.0, 1.0, 1.0])  # the figures of `coverage.osmd._DISTINCT`
+    norms = np.array([3.0, 1.0, 1.0])  # the figures of Algorithm 6 in docs/papers.md
     assert error_without_replacement(norms / norms.sum(), norms) == pytest.approx(4.400, abs=5e-4)
     assert error_without_replacement(np.array([0.616, 0.192, 0.192]), norms) == pytest.approx(4.392, abs=5e-4)
