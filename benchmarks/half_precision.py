@@ -23,6 +23,7 @@ from benchmarks import fresh
 from client.app import app as client_app
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
+from deploy.runs.seed_statistics import interval
 from server.app import app as server_app
 from server.history import read_lines
 from simulation.grid import InProcessGrid
@@ -101,12 +102,9 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 def _interval(differences: Sequence[float], form: str) -> str:
     """Return the mean and, if there is more than one difference, Student's 95 % interval, as text."""
-    from scipy.stats import t
-
-    mean, count = statistics.fmean(differences), len(differences)
-    if count < 2:
+    mean, half = interval(differences)
+    if len(differences) < 2:
         return f"{mean:+{form}}"
-    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(differences) / count**0.5
     return f"{mean:+{form}} [{mean - half:+{form}}, {mean + half:+{form}}]"
 
 

@@ -19,12 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..numerics.arrays import Floats
+from ..numerics.students_t import quantile
 
-# Degrees of freedom, and the quantile .975 of Student's t for them; interpolated in 1 / degrees.
-_DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
-_QUANTILES = np.array(
-    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]
-)
 _WIDEST = 700.0  # the largest half-width of an interval, in logarithms, so that exp() does not overflow
 
 
@@ -65,8 +61,3 @@ def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interva
     dominant = sum_of_squares**2 / float((squared**2).sum()) / 2
     width = min(quantile(dominant) * error / value, _WIDEST)
     return Interval(value, value * math.exp(-width), value * math.exp(width))
-
-
-def quantile(degrees: float) -> float:
-    """Return the quantile .975 of Student's t with this many degrees of freedom, >= 1."""
-    return float(np.interp(1 / max(1.0, degrees), 1 / _DEGREES[::-1], _QUANTILES[::-1]))
