@@ -68,13 +68,7 @@ class Models:
         self._best, self.best_round = worth, round
 
     def save_final(self, round: int, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Write the last model and return the path of its file; None if there is no folder.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        """
+        """Write the last model, or raise an OSError. Return the path of its file; None without a folder."""
         return None if self._folder is None else _write(self._folder / FINAL, arrays, round=round)
 
 

@@ -26,7 +26,6 @@ from tasks.base import Metrics
 
 from .best_and_last_model import Models
 from .divergence_and_standstill import Divergence
-from .early_stop import EarlyStop
 from .history import FILE_NAME, HistoryWriter, read_lines
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
@@ -57,8 +56,6 @@ class Recording:
         The folder of the run. None: nothing is written.
     checkpoints : Path or None
         The folder of the run's checkpoints; None without a folder of the run.
-    early_stop : EarlyStop
-        The condition under which the run ends before its last round.
 
     Raises
     ------
@@ -72,7 +69,6 @@ class Recording:
         self._settings = settings
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
-        self.early_stop = EarlyStop(settings.target_accuracy)
         self._resources = ExitStack()  # closes the history and releases the folder
         self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
         self._written: ClientSizes | None = None
@@ -111,18 +107,16 @@ class Recording:
         checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)
         checkpoints.claim()
         held.callback(checkpoints.release)
-        if self._settings.resume:
-            lines = read_lines(path)
-            if lines and lines[0]["type"] != "run":
-                raise ValueError(
-                    f"{path}: its first line, the settings of the run, is damaged; start a new run"
-                )
-            check_same_run(lines[0] if lines else {}, run)
-            found = checkpoints.newest()
-            return HistoryWriter.resume(path, found.round if found else 0, run)
-        history = HistoryWriter(path)
-        history.begin(run)
-        return history
+        if not self._settings.resume:
+            history = HistoryWriter(path)
+            history.begin(run)
+            return history
+        lines = read_lines(path)
+        if lines and lines[0]["type"] != "run":
+            raise ValueError(f"{path}: its first line, the settings of the run, is damaged; start a new run")
+        check_same_run(lines[0] if lines else {}, run)
+        found = checkpoints.newest()
+        return HistoryWriter.resume(path, found.round if found else 0, run)
 
     def round(
         self,
@@ -180,11 +174,7 @@ class Recording:
             self._history.write("warning", round=number, reason=warning)
 
     def _write_roster(self, clients: KnownClients) -> None:
-        """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.
-
-        A changed size alone does not cause a new roster: a client may report a different size in each round,
-        and the roster may be long.
-        """
+        """Write the roster if clients were added or lines were lost; otherwise only the changed sizes."""
         sizes = clients.sizes
         if sizes is self._written and self._history.lost == self._lost:
             return  # nothing has changed: this saves passes over all clients
@@ -206,14 +196,15 @@ class Recording:
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
         """Write the model after the round ``last``, and then the last line of the history."""
-        path = self._models.save_final(last, model)
+        path, settings = self._models.save_final(last, model), self._settings
+        ends_early = last < settings.num_rounds
         self._history.write(
             "end",
             rounds=last,
             seconds=time.monotonic() - self._began,
             model=str(path) if path else None,
             best_round=self._models.best_round,
-            reason=self.early_stop.reason if last < self._settings.num_rounds else "",
+            reason=f"target-accuracy = {settings.target_accuracy:g} is reached" if ends_early else "",
         )
 
 

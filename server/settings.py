@@ -39,40 +39,26 @@ CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-
 # Settings that a resume may change. A change affects only the rounds after the resume.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients", "eligible"),
-    *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
-    *("shortest_deadline", "track"),
+    *("round_deadline", "join_deadline", "absence_deadline", "status_deadline", "shortest_deadline"),
+    "track",
 }
 # Entries of the history's first line that describe one start only, so they may differ at a resume.
 OF_THE_START = {
-    "type",
-    "version",
-    "started",
-    "flwr",
-    "output_dir",
-    "data_dir",
-    "availability_trace",
-    "device_speeds",
+    *("type", "version", "started", "flwr", "output_dir", "data_dir", "availability_trace", "device_speeds"),
     "resume",
 }
 
 
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
-    """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name.
+    """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name, with blanks or commas between them.
 
     Values are JSON scalars (0.4, 100, true); True and False count as true and false. A value that is not
-    JSON is taken as text. A JSON list, a JSON object and null are refused.
-
-    Parameters
-    ----------
-    text : str
-        Entries of the form name=value, with blanks or commas between them.
-    of : str (default: "selector-settings")
-        The setting of the run that holds the text, for error messages.
+    JSON is taken as text. ``of`` is the setting of the run that holds the text, for error messages.
 
     Raises
     ------
     ValueError
-        If an entry is not of the form name=value, or its value is not a scalar or text.
+        If an entry is not of the form name=value, or its value is a JSON list, a JSON object or null.
     """
     settings: dict[str, Any] = {}
     for part in text.replace(",", " ").split():
@@ -291,8 +277,8 @@ class RunSettings(BaseModel):
             raise ValueError(
                 "concurrency = 0: must be at least 1 with mode = 'buffered': how many clients train at once"
             )
-        asked = selector_type(settings.selector).polls_for if settings.selector in available() else ()
-        if "gradient_variance" in asked and settings.local_steps == 1:
+        polls_for = selector_type(settings.selector).polls_for if settings.selector in available() else ()
+        if "gradient_variance" in polls_for and settings.local_steps == 1:
             raise ValueError(
                 f"local-steps = 1: must be at least 2 with selector = {settings.selector!r}, which needs the "
                 "variance of gradients over the steps; or use selector = 'fed-is', which does not"
@@ -305,12 +291,7 @@ class RunSettings(BaseModel):
         return settings
 
     def strategy(self, **more: Any) -> SelectionStrategy:
-        """Return the strategy of the run.
-
-        Parameters
-        ----------
-        **more
-            Parameters of `SelectionStrategy` that the settings do not determine.
+        """Return the strategy of the run; ``more`` are arguments that the settings do not determine.
 
         Raises
         ------
@@ -362,6 +343,10 @@ class RunSettings(BaseModel):
     def evaluates(self, number: int) -> bool:
         """Return whether the model is evaluated on the test data after this round; 0 is before training."""
         return number % self.evaluate_every == 0 or number == self.num_rounds
+
+    def ends_early(self, accuracy: float) -> bool:
+        """Return whether a run whose model has this test accuracy ends before its last round."""
+        return 0 < self.target_accuracy <= accuracy
 
     def reporters(self) -> list[Reporter]:
         """Return new reporters of the run; none if the run has no folder."""
@@ -419,9 +404,7 @@ class RunSettings(BaseModel):
 
 
 def read_client_sizes(path: str) -> dict[str, float]:
-    """Read the file in which the operator declares client sizes. Return the sizes by identity.
-
-    The path "" means no file: the result is empty.
+    """Return the declared client sizes in a file, by identity; none for the path "".
 
     Raises
     ------
@@ -435,9 +418,7 @@ def read_client_sizes(path: str) -> dict[str, float]:
 
 
 def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
-    """Read the file with the selector's settings that have a value for each client.
-
-    Return, for each setting, the values by identity. The path "" means no file: the result is empty.
+    """Return the selector's settings per client in a file, by setting and identity; none for the path "".
 
     Raises
     ------
@@ -471,18 +452,13 @@ def _read_object(name: str, path: str) -> dict[str, Any]:
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume a run if settings have changed, except those in `MAY_CHANGE` and `OF_THE_START`.
 
-    Parameters
-    ----------
-    before, now : mapping
-        The ``run`` line of the history to be resumed, and the ``run`` line that a new run
-        with the present settings would write.
-        Settings that ``before`` lacks are not compared.
+    ``before`` is the ``run`` line of the history to be resumed, ``now`` that of a new run with the present
+    settings. Settings that ``before`` lacks are not compared.
 
     Raises
     ------
     ValueError
-        If a setting differs. The message has a line for each such setting: its name, its value now and its
-        value in the run to be resumed.
+        The message has a line for each changed setting, with its value now and in the run to be resumed.
     """
     differences = [
         f"{name.replace('_', '-')} = {now.get(name)!r}: the run to be resumed has {value!r}"

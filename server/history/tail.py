@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .parsing import VersionError, parsed
+from .parsing import undamaged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,14 +62,5 @@ class Tail:
             written = file.read(most)
             if len(written) == most and not written.endswith(b"\n"):
                 written += file.readline()
-        complete = written[: written.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        lines = []
-        for text in complete.split(b"\n")[:-1]:
-            try:
-                lines.append(parsed(self.path, text))
-            except VersionError:
-                raise
-            except ValueError:
-                continue
-        return lines
+        self._offset += written.rfind(b"\n") + 1
+        return undamaged(self.path, written)
