@@ -12,7 +12,7 @@ import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 from deploy.runs.trial_statistics import BASELINE, number, summarise
-from strategies.numerics.students_t import quantile
+from strategies.advice.off_policy import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

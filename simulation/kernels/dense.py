@@ -350,13 +350,8 @@ class MLP(Dense):
 class _OneStep(ClientUpdates):
     """Updates after one step of a model of one layer: w_m - w_t = -X_m' E_m, stored as X and E.
 
-    Parameters
-    ----------
-    inputs, errors : ndarray, shapes (n, in) and (n, out)
-        X and E. E is the learning rate times the gradient of the loss at the outputs. Samples are sorted by
-        client.
-    widths : ndarray of int, shape (R,)
-        The number of samples of each client; their sum is n.
+    X (n, in) are the inputs. E (n, out) is the learning rate times the gradient of the loss at the outputs.
+    Samples are sorted by client; ``widths`` (R,) are the numbers of samples of each client.
     """
 
     def __init__(

@@ -179,17 +179,14 @@ class Parallel(Kernel):
         """End the processes at once, so that the next round does not receive results of this round."""
         for worker in self._workers:
             worker.process.terminate()
-            worker.process.join()
-            worker.connection.close()
-        self._workers, self._data = [], None
+        self.close()
 
 
 _Part = tuple[Floats32, Floats, Floats]  # rows (R, P), losses (R,) and gradient variances (R,)
 
 
 def _stacked(updates: ClientUpdates) -> StackedUpdates:
-    if not isinstance(updates, StackedUpdates):
-        raise TypeError(f"updates of type {type(updates).__name__}: must be StackedUpdates")
+    assert isinstance(updates, StackedUpdates)  # as `Kernel.chunks` promises
     return updates
 
 

@@ -20,10 +20,9 @@ from strategies.advice import (
     study,
 )
 from strategies.advice.log import feedback_of
-from strategies.advice.off_policy import compare
+from strategies.advice.off_policy import compare, quantile
 from strategies.advice.predictor import Predictor
 from strategies.numerics.arrays import Floats, Ints
-from strategies.numerics.students_t import quantile
 from strategies.selectors import Selection, Selector, available, create
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
