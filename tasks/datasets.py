@@ -120,14 +120,7 @@ class Halves(NamedTuple):
 class InMemory(Samples):
     """Samples with all inputs in memory: pixels or characters as bytes, or any numbers as float32.
 
-    Parameters
-    ----------
-    pixels : ndarray, shape (n, features)
-        The inputs, uint8 or float32.
-    labels, users : ndarray, shape (n,)
-        See `Samples`.
-    scale : int (default: 255)
-        The number by which inputs of the type uint8 are divided.
+    ``scale`` is the number by which bytes are divided: 255 for pixels, 1 for characters.
     """
 
     def __init__(
@@ -336,31 +329,27 @@ def _checked(images: NDArray[Any], labels: NDArray[Any], path: Path, description
             f"data-dir: {path}: {what} are {images.dtype} {images.shape}: "
             f"must be {np.dtype(kind)} (n, {', '.join(map(str, description.shape))})"
         )
-    _check_values(images, path, description)
+    largest = description.num_classes - 1
+    if description.encoding == "characters" and images.max(initial=0) > largest:
+        raise ValueError(
+            f"data-dir: {path}: characters go up to {images.max()}: must be between 0 and {largest}"
+        )
+    if description.encoding == "vectors" and not np.isfinite(images).all():
+        raise ValueError(f"data-dir: {path}: vectors hold NaN or infinities: must be finite numbers")
     if (
         labels.shape != images.shape[:1]
         or not len(labels)
         or labels.dtype.kind not in "iu"
-        or not (labels.min() >= 0 and labels.max() < description.num_classes)
+        or not 0 <= labels.min() <= labels.max() <= largest
     ):
         raise ValueError(
             f"data-dir: {path}: labels are {labels.dtype} {labels.shape}: must be ({len(images)},), "
-            f"at least one, whole numbers between 0 and {description.num_classes - 1}"
+            f"at least one, whole numbers between 0 and {largest}"
         )
     if channels > 1 and images.shape[1:] == (height, width, channels):
         images = images.transpose(0, 3, 1, 2)
     scale = 255 if description.encoding == "pixels" else 1
     return InMemory(images.reshape(len(images), -1), labels.astype(np.int64), scale=scale)
-
-
-def _check_values(inputs: NDArray[Any], path: Path, description: Description) -> None:
-    largest = description.num_classes - 1
-    if description.encoding == "characters" and inputs.max(initial=0) > largest:
-        raise ValueError(
-            f"data-dir: {path}: characters go up to {inputs.max()}: must be between 0 and {largest}"
-        )
-    if description.encoding == "vectors" and not np.isfinite(inputs).all():
-        raise ValueError(f"data-dir: {path}: vectors hold NaN or infinities: must be finite numbers")
 
 
 def _from_hub(name: str, description: Description, folder: Path | None = None) -> Halves:

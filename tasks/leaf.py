@@ -39,25 +39,17 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTER
 class Encoded(NamedTuple):
     """The samples of a half as numbers."""
 
-    inputs: NDArray[Any]  # (n, features)
+    inputs: Any  # (n, features)
     labels: NDArray[np.int64]  # (n,)
     users: NDArray[np.str_]  # (n,)
 
 
-class _Half(NamedTuple):
-    """The samples of a half as lists, with one checked entry per sample."""
-
-    inputs: list[Any]
-    labels: list[int]
-    users: list[str]
-
-
-def shakespeare(train: Path, test: Path) -> tuple[Encoded, Encoded]:
+def shakespeare(train: Path, test: Path) -> list[Encoded]:
     """Read Shakespeare: x is a text of 80 characters, y the character that follows.
 
     Returns
     -------
-    tuple of Encoded
+    list of Encoded
         The two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A character
         that is not in `CHARACTERS` counts as a blank, in inputs and labels.
 
@@ -67,10 +59,10 @@ def shakespeare(train: Path, test: Path) -> tuple[Encoded, Encoded]:
         If a file has another form; the message names the file, the user, the entry and what is allowed.
     """
     halves = [_read(folder, numbers_of, number_of) for folder in (train, test)]
-    return _both([Encoded(np.stack(half.inputs), *_labels_and_users(half)) for half in halves])
+    return [Encoded(np.stack(texts), *others) for texts, *others in halves]
 
 
-def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
+def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
     """Read Sent140: x is a tweet; y is 0 for a negative tweet, and 1 or 4 for a positive one.
 
     LEAF writes 1, and Sentiment140's own files have 4.
@@ -86,7 +78,7 @@ def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
 
     Returns
     -------
-    tuple of Encoded
+    list of Encoded
         The two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in the
         Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
         without a vector are left out, and a tweet without any vector is all 0.
@@ -97,8 +89,8 @@ def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
         If a file has another form; the message names the file, the place in it and what is allowed.
     """
     halves = [_read(folder, _words, _sentiment) for folder in (train, test)]
-    known = _vectors(vectors, {word for half in halves for words in half.inputs for word in words})
-    return _both([Encoded(_means(half.inputs, known), *_labels_and_users(half)) for half in halves])
+    known = _vectors(vectors, {word for tweets, *_ in halves for words in tweets for word in words})
+    return [Encoded(_means(tweets, known), *others) for tweets, *others in halves]
 
 
 def numbers_of(text: Any) -> NDArray[np.uint8]:
@@ -141,11 +133,15 @@ def _sentiment(label: Any) -> int:
     return _LABELS[label]
 
 
-def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], int]) -> _Half:
+def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], int]) -> Encoded:
+    """Return the checked samples of a half; the inputs are a list of what ``read_x`` returns."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"data-dir: {folder} must hold LEAF's JSON files; there is no *.json")
-    half, seen = _Half([], [], []), dict[str, Path]()
+    inputs: list[Any] = []
+    labels: list[int] = []
+    users: list[str] = []
+    seen: dict[str, Path] = {}
     for file in files:
         for user, entries in _users(file):
             if user in seen:
@@ -153,17 +149,17 @@ def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], in
                     f"data-dir: {file}: user {user!r}: must be in one file, and is in {seen[user]}"
                 )
             seen[user] = file
-            for name, read, values in (("x", read_x, half.inputs), ("y", read_y, half.labels)):
+            for name, read, values in (("x", read_x, inputs), ("y", read_y, labels)):
                 for number, value in enumerate(entries[name]):
                     try:
                         values.append(read(value))
                     except (ValueError, TypeError) as error:
                         shown = f"user_data[{user!r}][{name!r}][{number}] = {_short(value)}"
                         raise ValueError(f"data-dir: {file}: {shown}: {error}") from None
-            half.users.extend([user] * len(entries["x"]))
-    if not half.labels:
+            users.extend([user] * len(entries["x"]))
+    if not labels:
         raise ValueError(f"data-dir: {folder}: holds no sample: must hold at least one")
-    return half
+    return Encoded(inputs, np.array(labels, dtype=np.int64), np.array(users))
 
 
 def _users(file: Path) -> Iterable[tuple[str, dict[str, list[Any]]]]:
@@ -230,15 +226,6 @@ def _means(tweets: Sequence[list[str]], known: dict[str, NDArray[np.float32]]) -
         if vectors := [known[word] for word in words if word in known]:
             mean[:] = np.mean(vectors, axis=0)
     return means
-
-
-def _labels_and_users(half: _Half) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    return np.array(half.labels, dtype=np.int64), np.array(half.users)
-
-
-def _both(halves: Sequence[Encoded]) -> tuple[Encoded, Encoded]:
-    train, test = halves
-    return train, test
 
 
 def _short(value: Any) -> str:
