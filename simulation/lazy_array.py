@@ -90,10 +90,7 @@ LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises
 class Copies:
     """Copies each message for its receiver and decodes the model once for all receivers.
 
-    Parameters
-    ----------
-    frozen : bool
-        True: receivers share read-only arrays. False: each receiver gets copies.
+    If ``frozen``, receivers share read-only arrays; otherwise each receiver gets copies.
     """
 
     def __init__(self, frozen: bool) -> None:
@@ -137,7 +134,7 @@ class Copies:
 
 
 def _shallow_copy(original: _T) -> _T:
-    """Return a shallow copy of a plain object; faster than Python's `copy`, which handles more cases."""
+    """Return a shallow copy of a plain object; faster than Python's `copy`."""
     copy = object.__new__(type(original))
     copy.__dict__.update(original.__dict__)
     return copy

@@ -391,13 +391,7 @@ class Simulator:
         return take_step(self._server, self.arrays, outcome)
 
     def evaluate(self, data: Dataset) -> Metrics:
-        """Return the mean loss and the accuracy of the model on ``data``.
-
-        Raises
-        ------
-        TypeError
-            If ``data`` is not a `Dataset`. For federated data, use ``Dataset(data.inputs, data.labels)``.
-        """
+        """Return the mean loss and the accuracy of the model on ``data``."""
         if not isinstance(data, Dataset):
             raise TypeError(
                 f"data is of type {type(data).__name__}: must be a Dataset, "
@@ -408,13 +402,8 @@ class Simulator:
     def evaluate_groups(self, names: Sequence[str | None], share: float = 1.0) -> dict[str, Metrics]:
         """Return the metrics of the model on the samples of each group's evaluating clients.
 
-        Parameters
-        ----------
-        names : sequence of str or None
-            (M,) the group of each client, None if it has none.
-        share : float (default: 1.0)
-            The share of all clients that evaluate the model, from 0 to 1. `SelectionStrategy` draws the same
-            clients.
+        ``names`` (M,) are the groups of the clients, None for no group. ``share``, from 0 to 1, is the share
+        of all clients that evaluate the model; `SelectionStrategy` draws the same clients.
         """
         drawn = evaluators(self._seed, self.round, np.arange(self._data.num_clients), share)
         found = {}
