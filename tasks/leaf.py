@@ -59,7 +59,7 @@ def shakespeare(train: Path, test: Path) -> list[Encoded]:
         If a file has another form; the message names the file, the user, the entry and what is allowed.
     """
     halves = [_read(folder, numbers_of, number_of) for folder in (train, test)]
-    return [Encoded(np.stack(texts), *others) for texts, *others in halves]
+    return [half._replace(inputs=np.stack(half.inputs)) for half in halves]
 
 
 def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
@@ -89,8 +89,8 @@ def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
         If a file has another form; the message names the file, the place in it and what is allowed.
     """
     halves = [_read(folder, _words, _sentiment) for folder in (train, test)]
-    known = _vectors(vectors, {word for tweets, *_ in halves for words in tweets for word in words})
-    return [Encoded(_means(tweets, known), *others) for tweets, *others in halves]
+    known = _vectors(vectors, {word for half in halves for words in half.inputs for word in words})
+    return [half._replace(inputs=_means(half.inputs, known)) for half in halves]
 
 
 def numbers_of(text: Any) -> NDArray[np.uint8]:
