@@ -54,24 +54,16 @@ _SECRET_BITS = 128
 class Noise:
     """The noise and bounds that are applied to a loss and a norm before they are reported.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        ε and δ of each reported number; ``epsilon`` = 0 means no noise.
-    loss_bound, norm_bound : float or None
-        A loss and a norm are clipped to these bounds. None: without noise, the number is reported unclipped;
-        with noise, it is not reported.
-
     Raises
     ------
     ValueError
         If there is noise and one of these numbers is out of range.
     """
 
-    epsilon: float
+    epsilon: float  # of each reported number; 0: no noise
     delta: float
-    loss_bound: float | None
-    norm_bound: float | None
+    loss_bound: float | None  # a loss is clipped to it; without it, a loss with noise is not reported
+    norm_bound: float | None  # the same for a norm
 
     def __post_init__(self) -> None:
         if self.epsilon:

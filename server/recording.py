@@ -45,17 +45,7 @@ class KnownClients(NamedTuple):
 class Recording:
     """Writes the files of a run into the run's folder. Other processes are locked out of the folder.
 
-    Parameters
-    ----------
-    settings : RunSettings
-        The run's settings. With ``resume``, the history continues after the round of the last checkpoint.
-
-    Attributes
-    ----------
-    folder : Path or None
-        The folder of the run. None: nothing is written.
-    checkpoints : Path or None
-        The folder of the run's checkpoints; None without a folder of the run.
+    With ``resume``, the history continues after the round of the last checkpoint.
 
     Raises
     ------
@@ -67,8 +57,8 @@ class Recording:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
-        self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
+        self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None  # of the run
+        self.checkpoints = self.folder / CHECKPOINTS if self.folder else None  # the folder of the checkpoints
         self._resources = ExitStack()  # closes the history and releases the folder
         self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
         self._written: ClientSizes | None = None
@@ -134,24 +124,9 @@ class Recording:
         the selector learns from, or the claimed size of a client is clipped or ignored, a warning is written
         (the strategy logs these warnings).
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        model : mapping of str to array
-            The model after the round.
-        metrics : Metrics or None
-            The model's metrics on the test data; None if the model was not evaluated.
-        record : RoundRecord, optional
-            The record of the round; None for round 0, the model before training.
-        clients : KnownClients, optional
-            All known clients; needed with a record. If clients were added or lines were lost, all clients are
-            written. Otherwise only the sizes that have changed are written.
-        group_metrics : mapping of str to mapping, optional
-            For each group, the mean of the metrics that the group's clients measured.
-        traffic : Traffic, optional
-            How many messages and bytes were exchanged since the line of the previous round; None in a
-            simulation without messages.
+        ``metrics`` are None if the model was not evaluated. Round 0, the model before training, has no record
+        and no clients. ``clients`` are all known clients, ``group_metrics`` the means of what each group's
+        clients measured, ``traffic`` the messages and bytes since the line of the previous round, if any.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy} if metrics else {}
         if record is None or clients is None:

@@ -21,18 +21,9 @@ class LazyArray(Array):
     """A Flower Array that is serialised only if its bytes are read, which an in-process grid never does.
 
     Put it into a record with ``record[name] = LazyArray(values)``: the constructor ``ArrayRecord({...})``
-    converts its values to Flower's own arrays.
-
-    Parameters
-    ----------
-    values : ndarray
-        An array of any shape and dtype.
-    copy : bool (default: True)
-        True: keep a copy of the values, as serialisation does. False: share the memory of ``values``, which
-        must then not change.
-    writable : bool (default: False)
-        True: `numpy` returns a new copy each time, as Flower's own arrays do. False: it returns a read-only
-        view.
+    converts its values to Flower's own arrays. If ``copy`` is False, it shares the memory of ``values``,
+    which must then not change. If ``writable``, `numpy` returns a new copy each time, as Flower's own arrays
+    do; otherwise it returns a read-only view.
     """
 
     def __init__(self, values: NDArray[Any], *, copy: bool = True, writable: bool = False) -> None:

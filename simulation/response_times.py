@@ -99,19 +99,9 @@ class ResponseTimes:
         """(M,) seconds of each client without jitter."""
 
     def seconds(self, round: int, clients: npt.ArrayLike | None = None) -> Floats:
-        """Return (S,) the time of each client in a round, inf for clients that drop out.
+        """Return (S,) the time of each client in a round >= 1, inf for clients that drop out.
 
-        Parameters
-        ----------
-        round : int
-            >= 1.
-        clients : array_like of int, shape (S,), optional
-            Indexes, 0 to M - 1 (default: all clients).
-
-        Raises
-        ------
-        ValueError
-            If ``round`` is below 1 or an index is out of range.
+        ``clients`` are indexes, 0 to M - 1 (default: all clients).
         """
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")

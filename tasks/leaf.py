@@ -47,11 +47,8 @@ class Encoded(NamedTuple):
 def shakespeare(train: Path, test: Path) -> list[Encoded]:
     """Read Shakespeare: x is a text of 80 characters, y the character that follows.
 
-    Returns
-    -------
-    list of Encoded
-        The two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A character
-        that is not in `CHARACTERS` counts as a blank, in inputs and labels.
+    Return the two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A
+    character that is not in `CHARACTERS` counts as a blank, in inputs and labels.
 
     Raises
     ------
@@ -65,23 +62,13 @@ def shakespeare(train: Path, test: Path) -> list[Encoded]:
 def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
     """Read Sent140: x is a tweet; y is 0 for a negative tweet, and 1 or 4 for a positive one.
 
-    LEAF writes 1, and Sentiment140's own files have 4.
+    LEAF writes 1, and Sentiment140's own files have 4. An entry of x is the text of the tweet, or as in
+    LEAF's files a list whose fifth entry is the text. ``vectors`` is a file of word vectors in GloVe's form:
+    in each line a word and 200 numbers, with blanks between them.
 
-    An entry of x is the text of the tweet, or as in LEAF's files a list whose fifth entry is the text.
-
-    Parameters
-    ----------
-    train, test : Path
-        The folders of the two halves.
-    vectors : Path
-        A file of word vectors in GloVe's form: in each line a word and 200 numbers, with blanks between them.
-
-    Returns
-    -------
-    list of Encoded
-        The two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in the
-        Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
-        without a vector are left out, and a tweet without any vector is all 0.
+    Return the two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in
+    the Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
+    without a vector are left out, and a tweet without any vector is all 0.
 
     Raises
     ------
@@ -94,13 +81,7 @@ def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
 
 
 def numbers_of(text: Any) -> NDArray[np.uint8]:
-    """Return the numbers of a text's 80 characters.
-
-    Raises
-    ------
-    ValueError
-        If ``text`` is not a text of 80 characters. The message says what is allowed.
-    """
+    """Return the numbers of a text's 80 characters; raise a ValueError if it is no such text."""
     if not isinstance(text, str) or len(text) != LENGTH:
         raise ValueError(f"must be a text of {LENGTH} characters")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -108,13 +89,7 @@ def numbers_of(text: Any) -> NDArray[np.uint8]:
 
 
 def number_of(character: Any) -> int:
-    """Return the number of a character.
-
-    Raises
-    ------
-    ValueError
-        If ``character`` is not a single character. The message says what is allowed.
-    """
+    """Return the number of a character; raise a ValueError if it is not a single character."""
     if not isinstance(character, str) or len(character) != 1:
         raise ValueError("must be one character")
     return int(_NUMBERS[min(ord(character), 255)])

@@ -49,14 +49,12 @@ def undamaged(path: Path, content: bytes) -> list[Line]:
 
 
 def parsed(path: Path, text: bytes) -> Line:
-    """Parse a text as one line of a history, and return the line.
+    """Parse a text as one line of a history; raise a ValueError if the line is damaged.
 
     Raises
     ------
     VersionError
         If the line says that the history is of another version.
-    ValueError
-        If the text is not JSON, or the line is damaged (see `field_checks.checked`).
     """
     try:
         line = parse_json(text)

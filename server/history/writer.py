@@ -35,21 +35,12 @@ class HistoryWriter:
     """Writes the lines of one run. Each line is written immediately, so another process can follow the run.
 
     If the disk is full, the run continues. At most `KEPT` bytes of lines wait in memory until the disk has
-    room. A line of the type ``lost`` takes the place of lost lines.
-
-    Parameters
-    ----------
-    path : Path or None
-        The file, which must not exist yet. None: nothing is written.
-
-    Attributes
-    ----------
-    lost : int
-        How many lines were lost so far.
+    room. A line of the type ``lost`` takes the place of lost lines. The file must not exist yet; without a
+    path, nothing is written.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.lost = 0
+        self.lost = 0  # how many lines were lost so far
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a partly written line
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line

@@ -304,15 +304,7 @@ class Dense(Kernel):
 
 
 class Softmax(Dense):
-    """The model of `tasks.models.softmax`: ``weight`` (features, classes), ``bias`` (classes,), 0 at first.
-
-    Parameters
-    ----------
-    features, classes : int
-        >= 1.
-    bias : bool (default: True)
-        Whether the model has a bias.
-    """
+    """The model of `tasks.models.softmax`: ``weight`` (features, classes), ``bias`` (classes,)."""
 
     def __init__(self, features: int = 784, classes: int = 10, *, bias: bool = True) -> None:
         super().__init__((features, classes), [("weight", "bias" if bias else "")], transposed=False)
@@ -324,12 +316,7 @@ class Softmax(Dense):
 class MLP(Dense):
     """A perceptron with the names, shapes and initial distribution of torch's Sequential(Linear, ReLU, ...).
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Features, hidden units, classes: ``(784, 64, 30, 10)``.
-    dropout : float (default: 0.0)
-        See `Dense`.
+    ``sizes`` are the features, hidden units and classes: ``(784, 64, 30, 10)``. For ``dropout`` see `Dense`.
     """
 
     def __init__(self, sizes: Sequence[int], *, dropout: float = 0.0) -> None:
