@@ -102,13 +102,7 @@ def group_of(context: Context, name: str = "group") -> Group | None:
 
 
 def number_of(context: Context, name: str) -> float | None:
-    """Return the entry ``name`` of the node's config, a number that the client reports; None if missing.
-
-    Raises
-    ------
-    ValueError
-        If the entry is not a finite number of at least 0.
-    """
+    """Return the entry ``name`` of the node's config, a number that the client reports; None if missing."""
     number = context.node_config.get(name)
     if number is None:
         return None

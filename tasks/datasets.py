@@ -187,14 +187,10 @@ class FromHub(Samples):
 
 
 def load(name: str, data_dir: str = "") -> Halves:
-    """Return a data set. A second call returns the same objects.
+    """Return a data set of `DESCRIPTIONS`. A second call returns the same objects.
 
-    Parameters
-    ----------
-    name : str
-        One of `DESCRIPTIONS`.
-    data_dir : str
-        The folder or file of the data, see the docstring of this module; "" means the environment variable.
+    ``data_dir`` is the folder or file of the data, see the docstring of this module; "" means the environment
+    variable.
 
     Raises
     ------
@@ -414,20 +410,8 @@ def _texts_of_hub(table: Any, description: Description, rows: NDArray[np.int64] 
 def save(name: str, path: Path, source: str = "") -> None:
     """Write a data set to one .npz file. Pixels and characters are stored as bytes.
 
-    Parameters
-    ----------
-    name : str
-        One of `DESCRIPTIONS`, except "digits".
-    path : Path
-        The file to write.
-    source : str (default: "")
-        The file or folder from which the data set is read, as in the setting ``data-dir``. "": Flower
-        Datasets downloads the data set.
-
-    Raises
-    ------
-    ValueError, ModuleNotFoundError
-        As `load`.
+    ``source`` is the file or folder from which the data set is read, as in the setting ``data-dir``. "":
+    Flower Datasets downloads the data set. "digits" is refused. Errors are those of `load`.
     """
     known = [each for each in DESCRIPTIONS if each != "digits"]
     if name not in known:

@@ -11,14 +11,9 @@ from .partitions import Partition, parse, share_out
 class PartitionedTask(Task):
     """A task without its model: a named data set and its partition. Subclasses add the model.
 
-    Parameters
-    ----------
-    dataset : str (default: "digits")
-        One of `datasets.DESCRIPTIONS`. The data are read at their first use.
-    partition : str (default: "skewed")
-        How the training samples are distributed; see `partitions.FORMS`.
-    data_dir : str (default: "")
-        The folder or file of the data; see `datasets`.
+    ``dataset`` is one of `datasets.DESCRIPTIONS`; the data are read at their first use. ``partition`` says
+    how the training samples are distributed, see `partitions.FORMS`. ``data_dir`` is the folder or file of
+    the data, see `datasets`.
 
     Raises
     ------

@@ -331,21 +331,10 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
-    If there are more users than clients, clients get several users, and the numbers of users per
-    client differ by at most 1. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
+    ``users`` (n,) are the users who made the samples. If there are more users than clients, clients get
+    several users, and the numbers of users per client differ by at most 1. With fewer, a ValueError is
+    raised. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
     `GroupedNaturalIdPartitioner`.
-
-    Parameters
-    ----------
-    users : numpy.ndarray
-        (n,) the user who made each sample.
-    num_clients, seed : int
-        M, at most the number of users, and the seed of the assignment.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer users than clients.
     """
     distinct, user_numbers = np.unique(users, return_inverse=True)
     _check_clients(num_clients, len(distinct), "the number of users")
@@ -357,16 +346,9 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
 
 
 def from_flower(partitioner: Any, labels: Ints, users: NDArray[Any] | None = None) -> list[Ints]:
-    """Partition these labels with a partitioner of Flower Datasets.
+    """Partition these labels (n,) with a new partitioner of Flower Datasets.
 
-    Parameters
-    ----------
-    partitioner : flwr_datasets.partitioner.Partitioner
-        A new partitioner. The columns to partition by are ``label`` and ``user``.
-    labels : numpy.ndarray
-        (n,) classes.
-    users : numpy.ndarray, optional
-        (n,) the user who made each sample.
+    The columns to partition by are ``label`` and, with ``users`` (n,), ``user``.
 
     Examples
     --------

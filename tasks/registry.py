@@ -114,18 +114,11 @@ def _row(name: str) -> _Row:
 
 
 def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model: Any) -> Task:
-    """Return the task called ``name``.
+    """Return the task called ``name``: a data set, and a model if the data set has several.
 
-    Parameters
-    ----------
-    name : str
-        One of `available()`: the name of a data set, and of a model if the data set has several.
-    partition : str (default: "skewed")
-        How the samples are distributed over the clients; see `partitions.FORMS`.
-    data_dir : str (default: "")
-        The folder or file of the data; see `datasets`. The data set "digits" needs neither.
-    **model
-        Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
+    ``partition`` says how the samples are distributed over the clients, see `partitions.FORMS`; ``data_dir``
+    is the folder or file of the data, see `datasets`. ``model`` holds further arguments of the model, for
+    example ``bias=False`` or ``hidden=(100,)``.
 
     Raises
     ------

@@ -33,21 +33,10 @@ class Parallel(Kernel):
     processes; a single chunk is trained in this process. Several processes are faster if the training of a
     client takes about a millisecond or more.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        A kernel that trains on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before
-        NumPy is imported, and call ``torch.set_num_threads(1)`` in this process. (The forked processes make
-        this call themselves.)
-    workers : int
-        Number of processes including this one, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If ``workers`` is below 1.
-    OSError
-        On Windows, which cannot fork.
+    The kernel must train on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before NumPy
+    is imported, and call ``torch.set_num_threads(1)`` in this process. (The forked processes make this call
+    themselves.) ``workers``, >= 1, is the number of processes including this one. Windows cannot fork: there,
+    an OSError is raised.
 
     Examples
     --------

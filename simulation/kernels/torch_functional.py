@@ -46,11 +46,6 @@ class Torch(Kernel):
     memory : int, optional
         Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU if a model has less
         than 16 MB).
-
-    Raises
-    ------
-    ValueError
-        If the module has buffers or dropout.
     """
 
     def __init__(
