@@ -57,9 +57,9 @@ def digits(num_clients: int, seed: int) -> FederatedData:
     return FederatedData(inputs, labels, offsets)
 
 
-def simulator_of(**options: Any) -> Simulator:
+def simulator_of(data: FederatedData | None = None, **options: Any) -> Simulator:
     return Simulator(
-        data_of(), Softmax(64, 10), **{
+        data or data_of(), options.pop("kernel", Softmax(64, 10)), **{
             "selector": "adaptive-osmd", "clients_per_round": 3, "num_rounds": 20, "learning_rate": 0.1,
             "batch_size": 8, "local_steps": 2, "seed": 4, **options,
         },
