@@ -100,14 +100,18 @@ class Samples(ABC):
 
     labels: NDArray[np.int64]  # (n,)
     users: NDArray[Any] | None = None  # (n,) the user who made each sample, if known
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
+    scale = 255  # the number by which bytes are divided: 255 for pixels, 1 for characters
 
     @abstractmethod
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
         """Return the inputs in these rows as a file stores them: pixels as bytes."""
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
+        """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
+        inputs = self.stored(rows)
+        if inputs.dtype != np.float32:
+            inputs = np.divide(inputs, np.float32(self.scale), dtype=np.float32)
+        return Dataset(inputs, self.labels[rows])
 
 
 class Halves(NamedTuple):
@@ -118,10 +122,7 @@ class Halves(NamedTuple):
 
 
 class InMemory(Samples):
-    """Samples with all inputs in memory: pixels or characters as bytes, or any numbers as float32.
-
-    ``scale`` is the number by which bytes are divided: 255 for pixels, 1 for characters.
-    """
+    """Samples with all inputs (n, features) in memory: pixels or characters as bytes, or float32."""
 
     def __init__(
         self,
@@ -130,22 +131,10 @@ class InMemory(Samples):
         users: NDArray[Any] | None = None,
         scale: int = 255,
     ) -> None:
-        self._pixels, self._scale = pixels, scale
-        self.labels = labels
-        self.users = users
-
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        return Dataset(_scaled(self._pixels[rows], self._scale), self.labels[rows])
+        self._pixels, self.labels, self.users, self.scale = pixels, labels, users, scale
 
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
         return self._pixels[rows]
-
-
-def _scaled(pixels: NDArray[Any], scale: int = 255) -> NDArray[np.float32]:
-    if pixels.dtype == np.float32:
-        return pixels
-    scaled: NDArray[np.float32] = np.divide(pixels, np.float32(scale), dtype=np.float32)
-    return scaled
 
 
 class FromHub(Samples):
@@ -165,9 +154,6 @@ class FromHub(Samples):
         self.labels = np.asarray(columns[hub.label])[self._rows].astype(np.int64)
         if hub.user:
             self.users = np.asarray(columns[hub.user])[self._rows]
-
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        return Dataset(_scaled(self.stored(rows)), self.labels[rows])
 
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
         channels, height, width = self._description.shape
