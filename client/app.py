@@ -3,6 +3,7 @@
 from logging import INFO
 from math import isfinite, sqrt
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -115,11 +116,21 @@ def train(message: Message, context: Context) -> Message:
     if not report.available:
         return Message(write_report(report), reply_to=message)
     config = message.content.config_records["config"]
-    if PART_SCALES in config:
-        return _train_personally(message, context, mine, report)
-    noise = Noise.of(context)
-    sent = _arrays(message)
-    learning_rate = _number(config, "learning-rate")
+    trained = _trained_personally if PART_SCALES in config else _trained_with_report
+    arrays, told = trained(message, config, context, mine)
+    told |= {
+        "battery": charge(context.node_config),
+        "learning_rate": _number(config, "learning-rate"),
+        "available": _is_available(context),  # training may have emptied the battery
+    }
+    return Message(_content(report.model_copy(update=told), arrays), reply_to=message)
+
+
+def _trained_with_report(
+    message: Message, config: ConfigRecord, context: Context, mine: LocalData
+) -> tuple[tasks.Arrays, dict[str, Any]]:
+    """Train the received model; return the model to send, and fields of the report."""
+    noise, sent = Noise.of(context), _arrays(message)
     began = monotonic()
     result = _trained(
         mine,
@@ -129,39 +140,34 @@ def train(message: Message, context: Context) -> Message:
         # With report noise on, the variance is not measured, because it would be reported without noise.
         measure_variance=bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on,
     )
-    trained, arrays = monotonic(), result.arrays
+    seconds, arrays = monotonic() - began, result.arrays
     reported = _reported_norm(config, noise, _distance(arrays, sent))  # before the update is scaled
+    factors = []
     if UPDATE_SCALES in config:
         scales = np.asarray(config[UPDATE_SCALES], dtype=np.float64)
-        scale = np.float32(group_member(context, _names(config, scales.size)).scale(scales))
-        arrays = {name: sent[name] + scale * (array - sent[name]) for name, array in arrays.items()}
+        factors.append(group_member(context, _names(config, scales.size)).scale(scales))
     if UPDATE_WEIGHT in config:
-        weight = np.float32(_number(config, UPDATE_WEIGHT))
-        arrays = {name: sent[name] + weight * (array - sent[name]) for name, array in arrays.items()}
-    report = report.model_copy(
-        update={
-            "num_steps": result.steps,
-            "training_seconds": trained - began,
-            "battery": charge(context.node_config),
-            "learning_rate": learning_rate,
-            "train_loss": noise.loss(result.loss),
-            "gradient_variance": result.gradient_variance if isfinite(result.gradient_variance) else None,
-            "update_norm": reported,
-            "available": _is_available(context),  # training may have emptied the battery
-        }
-    )
-    content = write_report(report)
-    content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-    return Message(content, reply_to=message)
+        factors.append(_number(config, UPDATE_WEIGHT))
+    for factor in map(np.float32, factors):
+        arrays = {name: sent[name] + factor * (array - sent[name]) for name, array in arrays.items()}
+    return arrays, {
+        "num_steps": result.steps,
+        "training_seconds": seconds,
+        "train_loss": noise.loss(result.loss),
+        "gradient_variance": _finite(result.gradient_variance),
+        "update_norm": reported,
+    }
 
 
-def _train_personally(message: Message, context: Context, mine: LocalData, report: Report) -> Message:
-    """Train the personal model, and send the global model plus an update.
+def _trained_personally(
+    message: Message, config: ConfigRecord, context: Context, mine: LocalData
+) -> tuple[tasks.Arrays, dict[str, Any]]:
+    """Train the personal model; return the global model plus an update, and fields of the report.
 
     The update is -(learning rate) times the sum of the scaled parts. If the config has a weight for the
     update, the update is multiplied by this weight. The personal model stays in the context's state.
     """
-    config, sent, noise = message.content.config_records["config"], _arrays(message), Noise.of(context)
+    sent, noise = _arrays(message), Noise.of(context)
     scales = np.asarray(config[PART_SCALES], dtype=np.float64)
     if scales.shape != (2,):
         raise ValueError(
@@ -181,8 +187,8 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
         batch_size=_whole(config, "batch-size"),
         seed=_whole(config, "seed"),
     )
-    trained = monotonic()
-    context.state[PERSONAL] = ArrayRecord({name: Array(array) for name, array in result.personal.items()})
+    seconds = monotonic() - began
+    context.state[PERSONAL] = _record(result.personal)
     step = -rate * sum(scale * part for scale, part in zip(scales, result.parts, strict=True))
     reported = _reported_norm(config, noise, _distance(moved(sent, step), sent))
     if UPDATE_WEIGHT in config:
@@ -191,23 +197,15 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
         noise.norm(rate * float(np.linalg.norm(part))) if scale else None
         for scale, part in zip(scales, result.parts, strict=True)
     )
-    report = report.model_copy(
-        update={
-            "num_steps": result.steps,
-            "training_seconds": trained - began,
-            "battery": charge(context.node_config),
-            "learning_rate": rate,
-            "train_loss": noise.loss(result.loss),
-            "update_norm": reported,
-            "num_parts": 2,
-            "model_norm": model_norm,
-            "personal_norm": personal_norm,
-            "available": _is_available(context),
-        }
-    )
-    content = write_report(report)
-    content["arrays"] = ArrayRecord({name: Array(array) for name, array in moved(sent, step).items()})
-    return Message(content, reply_to=message)
+    return moved(sent, step), {
+        "num_steps": result.steps,
+        "training_seconds": seconds,
+        "train_loss": noise.loss(result.loss),
+        "update_norm": reported,
+        "num_parts": 2,
+        "model_norm": model_norm,
+        "personal_norm": personal_norm,
+    }
 
 
 @app.evaluate()
@@ -271,12 +269,26 @@ def _trained_for_a_question(message: Message, context: Context, *, sends_update:
     config, noise, sent = message.content.config_records["config"], Noise.of(context), _arrays(message)
     wants_variance = bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on
     result = _trained(mine, sent, config, measure_variance=wants_variance)
-    variance = result.gradient_variance if isfinite(result.gradient_variance) else None
     norm = noise.norm(_distance(result.arrays, sent))
-    content = write_report(report.model_copy(update={"update_norm": norm, "gradient_variance": variance}))
-    if sends_update:
-        content["arrays"] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
-    return Message(content, reply_to=message)
+    told = {"update_norm": norm, "gradient_variance": _finite(result.gradient_variance)}
+    report = report.model_copy(update=told)
+    return Message(_content(report, result.arrays if sends_update else None), reply_to=message)
+
+
+def _content(report: Report, arrays: tasks.Arrays | None) -> RecordDict:
+    """Return the content of a reply."""
+    content = write_report(report)
+    if arrays is not None:
+        content["arrays"] = _record(arrays)
+    return content
+
+
+def _record(arrays: tasks.Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _status(mine: LocalData, context: Context) -> Report:

@@ -40,30 +40,27 @@ class LocalData(NamedTuple):
             If the file cannot be read; or, without a file, if ``partition-id`` or ``num-partitions`` is
             missing; or if an entry is invalid.
         """
-        file = context.node_config.get("data")
-        return cls._of_partition(context) if file is None else cls._of_file(context, Path(str(file)))
-
-    @classmethod
-    def _of_file(cls, context: Context, path: Path) -> "LocalData":
-        task = tasks.create(str(context.run_config["task"]))
-        data, group = read_data_file(path)
+        if "data" in context.node_config:
+            path = Path(str(context.node_config["data"]))
+            task = tasks.create(str(context.run_config["task"]))
+            data, group = read_data_file(path)
+            name = path.stem
+        else:
+            task, part = _part(context)
+            data = task.client_data(*part)
+            group = None if _is_private(context) else task.client_group(*part)
+            name = client_name(*part[:2])
         given = group_of(context)
-        client_id = str(context.node_config.get("client-id", path.stem))
+        client_id = str(context.node_config.get("client-id", name))
         return cls(client_id, task, data, group if given is None else given)
 
-    @classmethod
-    def _of_partition(cls, context: Context) -> "LocalData":
-        partition = _whole_number(context, "partition-id")
-        num_partitions = _whole_number(context, "num-partitions")
-        run = context.run_config
-        task = tasks.create(str(run["task"]), partition=str(run["partition"]), data_dir=str(run["data-dir"]))
-        share = (partition, num_partitions, int(run["seed"]))
-        data = task.client_data(*share)
-        group = group_of(context)
-        if group is None and not _is_private(context):
-            group = task.client_group(*share)
-        client_id = str(context.node_config.get("client-id", client_name(partition, num_partitions)))
-        return cls(client_id, task, data, group)
+
+def _part(context: Context) -> tuple[tasks.Task, tuple[int, int, int]]:
+    """Return the task of the run; and the client's partition, the number of partitions, and the seed."""
+    partition, num_partitions = (_whole_number(context, name) for name in ("partition-id", "num-partitions"))
+    run = context.run_config
+    task = tasks.create(str(run["task"]), partition=str(run["partition"]), data_dir=str(run["data-dir"]))
+    return task, (partition, num_partitions, int(run["seed"]))
 
 
 def partition_group(context: Context) -> int | None:
@@ -73,10 +70,8 @@ def partition_group(context: Context) -> int | None:
     """
     if "data" in context.node_config or "partition-id" not in context.node_config:
         return None
-    run = context.run_config
-    task = tasks.create(str(run["task"]), partition=str(run["partition"]), data_dir=str(run["data-dir"]))
-    partition, num_partitions = (_whole_number(context, name) for name in ("partition-id", "num-partitions"))
-    return task.client_group(partition, num_partitions, int(run["seed"]))
+    task, part = _part(context)
+    return task.client_group(*part)
 
 
 def _is_private(context: Context) -> bool:
@@ -92,30 +87,22 @@ def client_name(number: int, num_clients: int) -> str:
     return f"client-{number:0{max(2, len(str(num_clients - 1)))}d}"
 
 
-def group_of(context: Context) -> Group | None:
-    """Return the entry ``group`` of the node's config, or None if it is missing.
-
-    The client reports this group with its status.
+def group_of(context: Context, name: str = "group") -> Group | None:
+    """Return a group in the node's config, or None if it is missing. The status reports the entry ``group``.
 
     Raises
     ------
     ValueError
         If the group is neither text nor a whole number.
     """
-    group = context.node_config.get("group")
+    group = context.node_config.get(name)
     if isinstance(group, bool) or not isinstance(group, int | str | None):
-        raise ValueError(f"group = {group!r} in the node's config: must be text or a whole number")
+        raise ValueError(f"{name} = {group!r} in the node's config: must be text or a whole number")
     return group
 
 
 def number_of(context: Context, name: str) -> float | None:
-    """Return the entry ``name`` of the node's config, a number that the client reports; None if missing.
-
-    Raises
-    ------
-    ValueError
-        If the entry is not a finite number of at least 0.
-    """
+    """Return the entry ``name`` of the node's config, a number that the client reports; None if missing."""
     number = context.node_config.get(name)
     if number is None:
         return None

@@ -32,38 +32,19 @@ side, and after `CG_STEPS` steps at the latest."""
 
 
 class PersonalUpdate(NamedTuple):
-    """The result of a round on the device.
+    """The result of a round on the device."""
 
-    Attributes
-    ----------
-    personal : Arrays
-        β_m, the trained personal model. The device keeps it.
-    parts : tuple of two ndarrays, shape (P,)
-        g_1 and g_2 (see `personal_update`) over all P parameters. A part that is not wanted is all 0.
-    loss : float
-        The mean of the losses of β_m on the mini-batches, without the term with μ. The loss on a mini-batch
-        is measured before the step on this mini-batch.
-    steps : int
-        The number of local steps that trained β_m.
-    """
-
-    personal: Arrays
-    parts: tuple[Vector, Vector]
-    loss: float
-    steps: int
+    personal: Arrays  # β_m, the trained personal model, which the device keeps
+    parts: tuple[Vector, Vector]  # (P,) g_1 and g_2, see `personal_update`; 0 if not wanted
+    loss: float  # the mean of β_m's losses on the mini-batches before each step, without the term with μ
+    steps: int  # how many local steps trained β_m
 
 
 def split(data: Dataset, holdout: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Return D' and D: a random split of the samples that is the same in every round.
+    """Return D' and D: a random split of the samples that is the same in every round of the run.
 
-    Parameters
-    ----------
-    data : Dataset
-        The client's samples. If there is only one, it is in both D' and D.
-    holdout : float
-        The share of the samples in D, in (0, 1). Both D' and D get at least one sample.
-    seed : int
-        The seed of the run.
+    ``holdout`` in (0, 1) is the share of the samples in D. Both get at least one sample, so a single sample
+    is in both.
     """
     n = len(data)
     if n == 1:
@@ -103,22 +84,9 @@ def personal_update(
     The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products
     of H with vectors. Each product is estimated by a difference of gradients, so H itself is not computed.
 
-    Parameters
-    ----------
-    task : Task
-        The model's task.
-    model : Arrays
-        w, the global model.
-    personal : Arrays or None
-        β_m of the last round in which the client took part. None: the personal model starts from w.
-    data : tuple of Dataset
-        D' and D, see `split`.
-    wanted : tuple of bool
-        Whether g_1 is needed, and whether g_2 is needed.
-    mu : float
-        μ > 0.
-    learning_rate, steps, batch_size, seed
-        The settings of the SGD that trains the personal model, see `Task.train`.
+    ``model`` is w. ``personal`` is β_m of the last round in which the client took part; without it, the
+    personal model starts from w. ``data`` is D' and D, see `split`. ``wanted`` says whether g_1 is needed,
+    and whether g_2 is. The other arguments are those of the SGD that trains the personal model.
 
     Raises
     ------

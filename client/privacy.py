@@ -39,7 +39,7 @@ from flwr.app import ConfigRecord
 from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
-from .local_data import Group, partition_group
+from .local_data import Group, group_of, partition_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,24 +54,16 @@ _SECRET_BITS = 128
 class Noise:
     """The noise and bounds that are applied to a loss and a norm before they are reported.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        ε and δ of each reported number; ``epsilon`` = 0 means no noise.
-    loss_bound, norm_bound : float or None
-        A loss and a norm are clipped to these bounds. None: without noise, the number is reported unclipped;
-        with noise, it is not reported.
-
     Raises
     ------
     ValueError
         If there is noise and one of these numbers is out of range.
     """
 
-    epsilon: float
+    epsilon: float  # of each reported number; 0: no noise
     delta: float
-    loss_bound: float | None
-    norm_bound: float | None
+    loss_bound: float | None  # a loss is clipped to it; without it, a loss with noise is not reported
+    norm_bound: float | None  # the same for a norm
 
     def __post_init__(self) -> None:
         if self.epsilon:
@@ -125,30 +117,16 @@ class Noise:
 
 
 def private_group(context: Context) -> Group | None:
-    """Return the client's private group. The default is the group that the run's partition gives the client.
-
-    Raises
-    ------
-    ValueError
-        If ``private-group`` is neither text nor a whole number.
-    """
-    group = context.node_config.get("private-group")
-    if isinstance(group, bool) or not isinstance(group, int | str | None):
-        raise ValueError(f"private-group = {group!r} in the node's config: must be text or a whole number")
+    """Return the client's private group; by default the group that the run's partition gives the client."""
+    group = group_of(context, "private-group")
     return partition_group(context) if group is None else group
 
 
 def group_member(context: Context, names: Sequence[str], epsilon: float | None = None) -> GroupMember:
     """Return this client's `GroupMember`, which answers the questions that depend on the private group.
 
-    Parameters
-    ----------
-    context : Context
-        Holds the node's config and, if this config names no ``secret-file``, the secret.
-    names : sequence of str
-        (G,) the names of the groups; numbered groups have the names "0", "1", ....
-    epsilon : float, optional
-        The ε with which the client is to report its group. None: the client does not report its group.
+    ``names`` (G,) are the names of the groups. ``epsilon`` is the ε with which the client is to report its
+    group; None: the client does not report it.
 
     Raises
     ------
@@ -176,13 +154,7 @@ def group_member(context: Context, names: Sequence[str], epsilon: float | None =
 
 
 def _secret(context: Context) -> int:
-    """Return the client's secret. It is drawn at random when it is needed for the first time.
-
-    Raises
-    ------
-    ValueError
-        If the file holds no secret.
-    """
+    """Return the client's secret. It is drawn at random when it is needed for the first time."""
     path = context.node_config.get("secret-file")
     if path is None:
         if _SECRET not in context.state:
@@ -205,10 +177,7 @@ def _secret(context: Context) -> int:
 
 
 def _number(configs: tuple[Mapping[str, object], ...], name: str) -> float | None:
-    """Return the entry ``name`` of the first config that has this entry; None if no config has it.
-
-    Raises ValueError if the entry is not a finite number >= 0.
-    """
+    """Return the entry ``name``, >= 0, of the first config that has this entry; None if no config has it."""
     for config in configs:
         value = config.get(name)
         if value is None:

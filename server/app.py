@@ -33,9 +33,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     rounds: list[RoundRecord] = []  # at most one: the record of the round whose model is evaluated next
     strategy = settings.strategy(
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
-        stop=lambda _, found: (
-            found is not None and recording.early_stop.is_due(float(str(found["accuracy"])))
-        ),
+        stop=lambda _, found: found is not None and settings.ends_early(float(str(found["accuracy"]))),
         on_round=rounds.append,
         reporters=settings.reporters(),
     )

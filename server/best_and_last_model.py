@@ -22,26 +22,16 @@ ABOUT = "cohort"  # the only metadata entry; it holds the model's round and metr
 
 
 class Models:
-    """Writes the model files, each completely or not at all.
+    """Writes the model files, each completely or not at all, in the safetensors format.
 
-    The files are in the safetensors format. Their metadata hold the model's round; the metadata of the best
-    model also hold its test accuracy and test loss.
-
-    Parameters
-    ----------
-    folder : Path or None
-        The folder of the files. If the folder already holds a best model, this model is the best so far.
-        None: nothing is written.
-
-    Attributes
-    ----------
-    best_round : int or None
-        The round of the best model; None if there is no best model yet.
+    Their metadata hold the model's round; those of the best model also hold its test accuracy and test loss.
+    If the folder already holds a best model, this model is the best so far. Without a folder, nothing is
+    written.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self.best_round: int | None = None
+        self.best_round: int | None = None  # the round of the best model; None if there is none yet
         self._best = (-math.inf, -math.inf)  # the best model's test accuracy, and minus its test loss
         if folder is not None and (folder / BEST).exists():
             try:
@@ -68,13 +58,7 @@ class Models:
         self._best, self.best_round = worth, round
 
     def save_final(self, round: int, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Write the last model and return the path of its file; None if there is no folder.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
-        """
+        """Write the last model, or raise an OSError. Return the path of its file; None without a folder."""
         return None if self._folder is None else _write(self._folder / FINAL, arrays, round=round)
 
 

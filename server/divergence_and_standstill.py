@@ -7,7 +7,7 @@ from strategies.selectors.settings import Schedule
 from tasks.base import Metrics
 
 FACTOR = 10.0
-"""The training diverges if the test loss is more than this many times the first test loss."""
+"""The training diverges if the test loss is more than this many times the first test loss of the process."""
 ABOVE = 10
 """The training diverges if this many test losses in a row are above that of the untrained model."""
 STILL = 30
@@ -17,17 +17,7 @@ untrained model."""
 
 
 class Divergence:
-    """Watches the test losses of a run.
-
-    Parameters
-    ----------
-    task : str
-        The name of the task.
-    learning_rates : Schedule
-        The clients' learning rate in each round.
-    default : float
-        The default learning rate of the task.
-    """
+    """Watches the test losses of a run of a task with the clients' learning rates and the task's default."""
 
     def __init__(self, task: str, learning_rates: Schedule, default: float) -> None:
         self._task, self._rates, self._default = task, learning_rates, default
@@ -40,16 +30,8 @@ class Divergence:
     def warning(self, number: int, metrics: Metrics, record: RoundRecord | None = None) -> str:
         """Return a warning if the training diverges or stands still, but only one per process; "" otherwise.
 
-        The training diverges in four cases:
-
-        - The test loss is not finite.
-        - The test loss is more than `FACTOR` times the first test loss of this process.
-        - The test loss was above the loss of the untrained model in `ABOVE` evaluations in a row.
-        - The round was skipped because no client's update was finite, or their sum was not.
-
-        A network whose units have all died stands still instead: its test loss stays near the loss of the
-        untrained model (see `STILL`). After a resume, the loss of the untrained model is not known, so the
-        third case and a standstill are not noticed.
+        A network whose units have all died stands still: its test loss stays near the loss of the untrained
+        model. After a resume, this loss is not known, so `ABOVE` and `STILL` have no effect.
 
         Parameters
         ----------

@@ -26,7 +26,6 @@ from tasks.base import Metrics
 
 from .best_and_last_model import Models
 from .divergence_and_standstill import Divergence
-from .early_stop import EarlyStop
 from .history import FILE_NAME, HistoryWriter, read_lines
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
@@ -46,19 +45,7 @@ class KnownClients(NamedTuple):
 class Recording:
     """Writes the files of a run into the run's folder. Other processes are locked out of the folder.
 
-    Parameters
-    ----------
-    settings : RunSettings
-        The run's settings. With ``resume``, the history continues after the round of the last checkpoint.
-
-    Attributes
-    ----------
-    folder : Path or None
-        The folder of the run. None: nothing is written.
-    checkpoints : Path or None
-        The folder of the run's checkpoints; None without a folder of the run.
-    early_stop : EarlyStop
-        The condition under which the run ends before its last round.
+    With ``resume``, the history continues after the round of the last checkpoint.
 
     Raises
     ------
@@ -70,9 +57,8 @@ class Recording:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
-        self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
-        self.early_stop = EarlyStop(settings.target_accuracy)
+        self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None  # of the run
+        self.checkpoints = self.folder / CHECKPOINTS if self.folder else None  # the folder of the checkpoints
         self._resources = ExitStack()  # closes the history and releases the folder
         self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
         self._written: ClientSizes | None = None
@@ -111,18 +97,16 @@ class Recording:
         checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)
         checkpoints.claim()
         held.callback(checkpoints.release)
-        if self._settings.resume:
-            lines = read_lines(path)
-            if lines and lines[0]["type"] != "run":
-                raise ValueError(
-                    f"{path}: its first line, the settings of the run, is damaged; start a new run"
-                )
-            check_same_run(lines[0] if lines else {}, run)
-            found = checkpoints.newest()
-            return HistoryWriter.resume(path, found.round if found else 0, run)
-        history = HistoryWriter(path)
-        history.begin(run)
-        return history
+        if not self._settings.resume:
+            history = HistoryWriter(path)
+            history.begin(run)
+            return history
+        lines = read_lines(path)
+        if lines and lines[0]["type"] != "run":
+            raise ValueError(f"{path}: its first line, the settings of the run, is damaged; start a new run")
+        check_same_run(lines[0] if lines else {}, run)
+        found = checkpoints.newest()
+        return HistoryWriter.resume(path, found.round if found else 0, run)
 
     def round(
         self,
@@ -140,24 +124,9 @@ class Recording:
         the selector learns from, or the claimed size of a client is clipped or ignored, a warning is written
         (the strategy logs these warnings).
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        model : mapping of str to array
-            The model after the round.
-        metrics : Metrics or None
-            The model's metrics on the test data; None if the model was not evaluated.
-        record : RoundRecord, optional
-            The record of the round; None for round 0, the model before training.
-        clients : KnownClients, optional
-            All known clients; needed with a record. If clients were added or lines were lost, all clients are
-            written. Otherwise only the sizes that have changed are written.
-        group_metrics : mapping of str to mapping, optional
-            For each group, the mean of the metrics that the group's clients measured.
-        traffic : Traffic, optional
-            How many messages and bytes were exchanged since the line of the previous round; None in a
-            simulation without messages.
+        ``metrics`` are None if the model was not evaluated. Round 0, the model before training, has no record
+        and no clients. ``clients`` are all known clients, ``group_metrics`` the means of what each group's
+        clients measured, ``traffic`` the messages and bytes since the line of the previous round, if any.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy} if metrics else {}
         if record is None or clients is None:
@@ -180,11 +149,7 @@ class Recording:
             self._history.write("warning", round=number, reason=warning)
 
     def _write_roster(self, clients: KnownClients) -> None:
-        """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.
-
-        A changed size alone does not cause a new roster: a client may report a different size in each round,
-        and the roster may be long.
-        """
+        """Write the roster if clients were added or lines were lost; otherwise only the changed sizes."""
         sizes = clients.sizes
         if sizes is self._written and self._history.lost == self._lost:
             return  # nothing has changed: this saves passes over all clients
@@ -206,14 +171,15 @@ class Recording:
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
         """Write the model after the round ``last``, and then the last line of the history."""
-        path = self._models.save_final(last, model)
+        path, settings = self._models.save_final(last, model), self._settings
+        ends_early = last < settings.num_rounds
         self._history.write(
             "end",
             rounds=last,
             seconds=time.monotonic() - self._began,
             model=str(path) if path else None,
             best_round=self._models.best_round,
-            reason=self.early_stop.reason if last < self._settings.num_rounds else "",
+            reason=f"target-accuracy = {settings.target_accuracy:g} is reached" if ends_early else "",
         )
 
 

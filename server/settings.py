@@ -1,7 +1,7 @@
 """The settings of a run: read from Flower's run config, and checked before anything starts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -34,58 +34,31 @@ from tasks.partitions import parse
 
 from .tracking import check_trackers, reporters_of, tracker_names
 
-# A name in the error messages of the strategy -> the name of this setting in the run config. Not listed are
-# names that differ in their dashes only.
-_NAMES = {
-    "min_available_clients": "num-clients",
-    "overrides.settings": "client-settings",
-    "overrides.sizes": "client-sizes",
-    "overrides.removed": "removed-clients",
-    "checkpoints.folder": "output-dir",
-    "polling.interval": "poll-interval",
-    "mode.size": "buffer-size",
-    "mode = Buffered(...)": "mode = 'buffered'",
-    "mode=None": "mode = 'rounds'",
-}
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
 # Settings that a resume may change. A change affects only the rounds after the resume.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients", "eligible"),
-    *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
-    *("shortest_deadline", "track"),
+    *("round_deadline", "join_deadline", "absence_deadline", "status_deadline", "shortest_deadline"),
+    "track",
 }
 # Entries of the history's first line that describe one start only, so they may differ at a resume.
 OF_THE_START = {
-    "type",
-    "version",
-    "started",
-    "flwr",
-    "output_dir",
-    "data_dir",
-    "availability_trace",
-    "device_speeds",
+    *("type", "version", "started", "flwr", "output_dir", "data_dir", "availability_trace", "device_speeds"),
     "resume",
 }
 
 
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
-    """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name.
+    """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name, with blanks or commas between them.
 
     Values are JSON scalars (0.4, 100, true); True and False count as true and false. A value that is not
-    JSON is taken as text. A JSON list, a JSON object and null are refused.
-
-    Parameters
-    ----------
-    text : str
-        Entries of the form name=value, with blanks or commas between them.
-    of : str (default: "selector-settings")
-        The setting of the run that holds the text, for error messages.
+    JSON is taken as text. ``of`` is the setting of the run that holds the text, for error messages.
 
     Raises
     ------
     ValueError
-        If an entry is not of the form name=value, or its value is not a scalar or text.
+        If an entry is not of the form name=value, or its value is a JSON list, a JSON object or null.
     """
     settings: dict[str, Any] = {}
     for part in text.replace(",", " ").split():
@@ -102,15 +75,48 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
     return settings
 
 
-def _learning_rate(value: Any) -> float | str:
+# A group of options of the strategy -> its class, and for each option the setting of the run that sets it.
+GROUPS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "faults": (
+        Faults,
+        {name: name for name in ("quorum", "over_selection", "correction", "guard", "silence")},
+    ),
+    "deadlines": (
+        Deadlines,
+        {name: f"{name}_deadline" for name in ("round", "join", "absence", "status", "shortest")},
+    ),
+    "mode": (
+        Buffered,
+        {
+            "size": "buffer_size",
+            **{name: name for name in ("concurrency", "max_staleness", "staleness_power", "count_busy")},
+        },
+    ),
+    "polling": (Polling, {"interval": "poll_interval"}),
+}
+# A name in the error messages of the strategy -> the name of this setting in the run config. Not listed are
+# names that differ in their dashes only.
+_NAMES = {
+    **{
+        f"{group}.{option}": setting.replace("_", "-")
+        for group, (_, settings) in GROUPS.items()
+        for option, setting in settings.items()
+    },
+    "min_available_clients": "num-clients",
+    "overrides.settings": "client-settings",
+    "overrides.sizes": "client-sizes",
+    "overrides.removed": "removed-clients",
+    "checkpoints.folder": "output-dir",
+    "mode = Buffered(...)": "mode = 'buffered'",
+    "mode=None": "mode = 'rounds'",
+}
+
+
+def _learning_rate(value: Any) -> Any:
     if value == "":  # `from_run_config` has replaced "" by the task's rate, unless the task is unknown
         return ""
     if isinstance(value, str):
-        try:
-            read_rates("", value)
-        except ValueError as error:
-            raise ValueError(str(error).partition(": ")[2]) from None
-        return value
+        return read_rates("", value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError('must be a number, or a schedule such as "0.5@1/0.25@150"')
     if not isfinite(value):
@@ -120,19 +126,9 @@ def _learning_rate(value: Any) -> float | str:
     return value
 
 
-def _budget(value: Any) -> float | str:
+def _budget(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError('must be a number, or a schedule such as "20@1/5@50"')
-    return value
-
-
-def _eligible(text: str) -> str:
-    if text:
-        try:
-            Eligibility.parse(text)
-        except ValueError as error:
-            raise ValueError(str(error).partition(": ")[2]) from None
-    return text
 
 
 def _guard(value: Any) -> Level | Literal[False]:
@@ -145,37 +141,31 @@ def _guard(value: Any) -> Level | Literal[False]:
     return level
 
 
-def _known_task(name: str) -> str:
-    if name not in tasks.available():
-        raise ValueError(f"must be one of {', '.join(tasks.available())}")
-    return name
+def _checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator of a setting: it accepts a value if ``check`` raises no ValueError.
+
+    If the message of the error is "name = value: reason", only the reason is kept.
+    """
+
+    def accepted(value: Any) -> Any:
+        try:
+            check(value)
+        except ValueError as error:
+            message, _, reason = str(error).partition(": ")
+            raise ValueError(reason or message) from None
+        return value
+
+    return AfterValidator(accepted)
 
 
-def _known_partition(text: str) -> str:
-    parse(text)
-    return text
-
-
-def _known_trackers(text: str) -> str:
-    tracker_names(text)
-    return text
+def _option(group: str, option: str) -> AfterValidator:
+    """Return a validator of a setting: it accepts a value if the strategy's option does."""
+    kind = GROUPS[group][0]
+    return _checked_by(lambda value: kind(**{option: value}))
 
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 """A number of things, from 1 to the largest integer that Flower's run config holds."""
-
-
-def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
-    """Return a validator of a setting. It accepts a value if the field ``name`` of ``options`` does."""
-
-    def check(value: Any) -> Any:
-        try:
-            options(**{name: value})
-        except ValueError as error:
-            raise ValueError(str(error).partition(": ")[2]) from None
-        return value
-
-    return AfterValidator(check)
 
 
 class RunSettings(BaseModel):
@@ -194,16 +184,16 @@ class RunSettings(BaseModel):
     num_clients: Count
     num_rounds: Count
     clients_per_round: Count
-    budget: Annotated[Any, AfterValidator(_budget)]  # a number, or text: a schedule
-    task: Annotated[str, AfterValidator(_known_task)]
-    partition: Annotated[str, AfterValidator(_known_partition)]
+    budget: Annotated[Any, _checked_by(_budget)]  # a number, or text: a schedule
+    task: Annotated[str, _checked_by(tasks.learning_rate)]
+    partition: Annotated[str, _checked_by(parse)]
     data_dir: str
-    learning_rate: Annotated[Any, AfterValidator(_learning_rate)]  # a number, or text: a schedule
+    learning_rate: Annotated[Any, _checked_by(_learning_rate)]  # a number, or text: a schedule
     local_steps: Count
     batch_size: Count
     seed: int = Field(ge=0, lt=2**63)
-    quorum: Annotated[int, checked_by(Faults, "quorum")]
-    over_selection: Annotated[float, checked_by(Faults, "over_selection")]
+    quorum: Annotated[int, _option("faults", "quorum")]
+    over_selection: Annotated[float, _option("faults", "over_selection")]
     server_strategy: str
     variates: Literal["", "fedvarp", "fedvarp-mean", "scaffold"]
     proximal_mu: float = Field(ge=0)
@@ -211,7 +201,7 @@ class RunSettings(BaseModel):
     personal_holdout: float = Field(gt=0, lt=1)
     masked_updates: bool
     wire: Literal["float32", "float16"]
-    correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
+    correction: Literal["equal", "rates"]
     mode: Literal["rounds", "buffered"]
     concurrency: int = Field(ge=0, le=MOST_CLIENTS)  # 0 with mode = "rounds"
     buffer_size: int = Field(ge=0, le=MOST_CLIENTS)  # 0: clients-per-round
@@ -221,14 +211,14 @@ class RunSettings(BaseModel):
     client_sizes: str
     client_settings: str
     removed_clients: str
-    eligible: Annotated[str, AfterValidator(_eligible)]
+    eligible: Annotated[str, _checked_by(lambda text: text and Eligibility.parse(text))]
     guard: Annotated[Any, AfterValidator(_guard)]  # a level, or False
     silence: bool
-    round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
-    join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s
-    absence_deadline: Annotated[float, checked_by(Deadlines, "absence")]  # s
-    status_deadline: Annotated[float, checked_by(Deadlines, "status")]  # s
-    shortest_deadline: Annotated[float, checked_by(Deadlines, "shortest")]  # s
+    round_deadline: Annotated[float, _option("deadlines", "round")]  # s
+    join_deadline: Annotated[float, _option("deadlines", "join")]  # s
+    absence_deadline: Annotated[float, _option("deadlines", "absence")]  # s
+    status_deadline: Annotated[float, _option("deadlines", "status")]  # s
+    shortest_deadline: Annotated[float, _option("deadlines", "shortest")]  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
     evaluate_every: Count
     evaluate_share: float = Field(ge=0, le=1)
@@ -237,7 +227,7 @@ class RunSettings(BaseModel):
     availability_trace: str  # only for a batched simulation; the ServerApp refuses it
     response_times: str  # only for a batched simulation; the ServerApp refuses it
     device_speeds: str  # only for a batched simulation; the ServerApp refuses it
-    track: Annotated[str, AfterValidator(_known_trackers)]
+    track: Annotated[str, _checked_by(tracker_names)]
     output_dir: str
     resume: bool
 
@@ -287,8 +277,8 @@ class RunSettings(BaseModel):
             raise ValueError(
                 "concurrency = 0: must be at least 1 with mode = 'buffered': how many clients train at once"
             )
-        asked = selector_type(settings.selector).polls_for if settings.selector in available() else ()
-        if "gradient_variance" in asked and settings.local_steps == 1:
+        polls_for = selector_type(settings.selector).polls_for if settings.selector in available() else ()
+        if "gradient_variance" in polls_for and settings.local_steps == 1:
             raise ValueError(
                 f"local-steps = 1: must be at least 2 with selector = {settings.selector!r}, which needs the "
                 "variance of gradients over the steps; or use selector = 'fed-is', which does not"
@@ -301,30 +291,29 @@ class RunSettings(BaseModel):
         return settings
 
     def strategy(self, **more: Any) -> SelectionStrategy:
-        """Return the strategy of the run.
-
-        Parameters
-        ----------
-        **more
-            Parameters of `SelectionStrategy` that the settings do not determine.
+        """Return the strategy of the run; ``more`` are arguments that the settings do not determine.
 
         Raises
         ------
         TypeError, ValueError
             If settings do not fit together, or a file that they name cannot be read.
         """
-        options = self.strategy_options
         return SelectionStrategy(
             self.selector,
             clients_per_round=self.clients_per_round,
             num_rounds=self.num_rounds,
             min_available_clients=self.num_clients,
             local_learning_rate=self.learning_rate,
-            deadlines=self.deadlines,
-            polling=self.polling,
-            **options,
+            deadlines=self._group("deadlines"),
+            polling=self._group("polling", ask_status=True, poll_with="query"),
+            **self.strategy_options,
             **more,
         )
+
+    def _group(self, name: str, **more: Any) -> Any:
+        """Return a group of options with the values of the settings, and with ``more`` options."""
+        kind, settings = GROUPS[name]
+        return kind(**{option: getattr(self, setting) for option, setting in settings.items()} | more)
 
     @property
     def strategy_options(self) -> dict[str, Any]:
@@ -355,6 +344,10 @@ class RunSettings(BaseModel):
         """Return whether the model is evaluated on the test data after this round; 0 is before training."""
         return number % self.evaluate_every == 0 or number == self.num_rounds
 
+    def ends_early(self, accuracy: float) -> bool:
+        """Return whether a run whose model has this test accuracy ends before its last round."""
+        return 0 < self.target_accuracy <= accuracy
+
     def reporters(self) -> list[Reporter]:
         """Return new reporters of the run; none if the run has no folder."""
         if not self.output_dir:
@@ -383,13 +376,8 @@ class RunSettings(BaseModel):
         """How rounds are buffered; None if they are not."""
         if self.mode == "rounds":
             return None
-        return Buffered(
-            concurrency=self.concurrency,
-            size=self.buffer_size or None,
-            max_staleness=self.max_staleness,
-            staleness_power=self.staleness_power,
-            count_busy=self.count_busy,
-        )
+        buffered: Buffered = self._group("mode", size=self.buffer_size or None)
+        return buffered
 
     @property
     def learning_rates(self) -> Schedule:
@@ -409,37 +397,14 @@ class RunSettings(BaseModel):
         return config
 
     @property
-    def deadlines(self) -> Deadlines:
-        """How long the run waits for clients and replies."""
-        return Deadlines(
-            join=self.join_deadline,
-            absence=self.absence_deadline,
-            round=self.round_deadline,
-            status=self.status_deadline,
-            shortest=self.shortest_deadline,
-        )
-
-    @property
-    def polling(self) -> Polling:
-        """How the run asks clients for their status and for numbers, and how often it looks for replies."""
-        return Polling(interval=self.poll_interval, ask_status=True, poll_with="query")
-
-    @property
     def faults(self) -> Faults:
         """How a round treats missing and bad replies."""
-        return Faults(
-            quorum=self.quorum,
-            over_selection=self.over_selection,
-            correction=self.correction,
-            guard=self.guard,
-            silence=self.silence,
-        )
+        faults: Faults = self._group("faults")
+        return faults
 
 
 def read_client_sizes(path: str) -> dict[str, float]:
-    """Read the file in which the operator declares client sizes. Return the sizes by identity.
-
-    The path "" means no file: the result is empty.
+    """Return the declared client sizes in a file, by identity; none for the path "".
 
     Raises
     ------
@@ -453,9 +418,7 @@ def read_client_sizes(path: str) -> dict[str, float]:
 
 
 def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
-    """Read the file with the selector's settings that have a value for each client.
-
-    Return, for each setting, the values by identity. The path "" means no file: the result is empty.
+    """Return the selector's settings per client in a file, by setting and identity; none for the path "".
 
     Raises
     ------
@@ -489,18 +452,13 @@ def _read_object(name: str, path: str) -> dict[str, Any]:
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume a run if settings have changed, except those in `MAY_CHANGE` and `OF_THE_START`.
 
-    Parameters
-    ----------
-    before, now : mapping
-        The ``run`` line of the history to be resumed, and the ``run`` line that a new run
-        with the present settings would write.
-        Settings that ``before`` lacks are not compared.
+    ``before`` is the ``run`` line of the history to be resumed, ``now`` that of a new run with the present
+    settings. Settings that ``before`` lacks are not compared.
 
     Raises
     ------
     ValueError
-        If a setting differs. The message has a line for each such setting: its name, its value now and its
-        value in the run to be resumed.
+        The message has a line for each changed setting, with its value now and in the run to be resumed.
     """
     differences = [
         f"{name.replace('_', '-')} = {now.get(name)!r}: the run to be resumed has {value!r}"
@@ -566,15 +524,9 @@ def _in_names_of_the_run(message: str) -> str:
     """Replace the names of the strategy's parameters in a message by the names of the run's settings."""
 
     def renamed(found: re.Match[str]) -> str:
-        return (
-            found["value"]
-            or _NAMES.get(found[0])
-            or (found["deadline"] and f"{found['deadline']}-deadline")
-            or (found["option"] or found[0]).replace("_", "-")
-        )
+        return found["value"] or _NAMES.get(found[0]) or found[0].replace("_", "-")
 
     names = "|".join([*map(re.escape, _NAMES), *(name for name in RunSettings.model_fields if "_" in name)])
     value = r"""(?P<value>(?:= |\[)(?:'[^']*'|"[^"]*"))"""  # stays as the user wrote it
-    groups = r"deadlines\.(?P<deadline>[a-z]+)|(?:faults|mode)\.(?P<option>[a-z_]+)"
-    pattern = rf"{value}|(?<![\w./])(?:{names}|{groups})(?![\w/])"
+    pattern = rf"{value}|(?<![\w./])(?:{names})(?![\w/])"
     return re.sub(pattern, renamed, message).replace("() with", " with")

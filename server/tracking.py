@@ -14,12 +14,7 @@ TRACKERS: Mapping[str, type[TensorBoard | MLflow | WandB]] = {
 
 
 def tracker_names(text: str) -> list[str]:
-    """Read "tensorboard mlflow" as names of trackers.
-
-    Parameters
-    ----------
-    text : str
-        Names with blanks or commas between them; "" means no tracker.
+    """Read "tensorboard mlflow" as names of trackers, with blanks or commas between them.
 
     Raises
     ------
@@ -28,7 +23,10 @@ def tracker_names(text: str) -> list[str]:
     """
     names = text.replace(",", " ").split()
     if not set(names) <= TRACKERS.keys() or len(set(names)) < len(names):
-        raise ValueError(f"must be '' or different names of {', '.join(TRACKERS)}, with blanks between them")
+        known = ", ".join(TRACKERS)
+        raise ValueError(
+            f"track = {text!r}: must be '' or different names of {known}, with blanks between them"
+        )
     return names
 
 
@@ -38,30 +36,17 @@ def check_trackers(text: str) -> None:
     Raises
     ------
     ValueError
-        If a name is wrong, or if a package is missing. The message names the package and the extra that
-        installs it.
+        The message names a missing package and the extra that installs it.
     """
-    try:
-        names = tracker_names(text)
-    except ValueError as error:
-        raise ValueError(f"track = {text!r}: {error}") from None
-    for name in names:
+    for name in tracker_names(text):
         if package := TRACKERS[name].missing():
             raise ValueError(f"track = {text!r}: {name} needs {package}: pip install 'cohort-app[{name}]'")
 
 
 def reporters_of(names: Sequence[str], folder: Path, settings: Mapping[str, Any]) -> list[Reporter]:
-    """Return the reporters of a run.
+    """Return the reporters of the run with this folder and these settings, which the trackers show.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names in `TRACKERS`.
-    folder : Path
-        The folder of the run. The trackers' data lie in its subfolders ``tensorboard``, ``mlruns`` and
-        ``wandb``.
-    settings : mapping of str to value
-        The settings of the run, for the trackers to show.
+    The trackers' data lie in the subfolders ``tensorboard``, ``mlruns`` and ``wandb``.
     """
     return [
         TRACKERS[name](folder / name if name == "tensorboard" else folder, settings=settings)

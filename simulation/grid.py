@@ -233,7 +233,7 @@ class InProcessGrid(Grid):
         node_id: int | None = None,
         name: str = "",
     ) -> int:
-        """Add a node.
+        """Add a node and return its id.
 
         Parameters
         ----------
@@ -247,11 +247,6 @@ class InProcessGrid(Grid):
             The node's id; no node of the grid may have it (default: a new id).
         name : str
             The name under which an operator registered the node.
-
-        Returns
-        -------
-        int
-            The node's id.
 
         Raises
         ------
@@ -286,9 +281,8 @@ class InProcessGrid(Grid):
 
     def _enter(self, node: _Node, node_id: int | None) -> int:
         if node_id is None:
-            node_id = next(
-                each for each in self._node_ids if each not in self._nodes and each not in self._gone
-            )
+            taken = self._nodes.keys() | self._gone
+            node_id = next(each for each in self._node_ids if each not in taken)
         if node_id in self._nodes or node_id == SUPERLINK:
             raise ValueError(f"node_id = {node_id}: must not be taken")
         self._gone.pop(node_id, None)

@@ -21,18 +21,9 @@ class LazyArray(Array):
     """A Flower Array that is serialised only if its bytes are read, which an in-process grid never does.
 
     Put it into a record with ``record[name] = LazyArray(values)``: the constructor ``ArrayRecord({...})``
-    converts its values to Flower's own arrays.
-
-    Parameters
-    ----------
-    values : ndarray
-        An array of any shape and dtype.
-    copy : bool (default: True)
-        True: keep a copy of the values, as serialisation does. False: share the memory of ``values``, which
-        must then not change.
-    writable : bool (default: False)
-        True: `numpy` returns a new copy each time, as Flower's own arrays do. False: it returns a read-only
-        view.
+    converts its values to Flower's own arrays. If ``copy`` is False, it shares the memory of ``values``,
+    which must then not change. If ``writable``, `numpy` returns a new copy each time, as Flower's own arrays
+    do; otherwise it returns a read-only view.
     """
 
     def __init__(self, values: NDArray[Any], *, copy: bool = True, writable: bool = False) -> None:
@@ -90,10 +81,7 @@ LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises
 class Copies:
     """Copies each message for its receiver and decodes the model once for all receivers.
 
-    Parameters
-    ----------
-    frozen : bool
-        True: receivers share read-only arrays. False: each receiver gets copies.
+    If ``frozen``, receivers share read-only arrays; otherwise each receiver gets copies.
     """
 
     def __init__(self, frozen: bool) -> None:
@@ -137,7 +125,7 @@ class Copies:
 
 
 def _shallow_copy(original: _T) -> _T:
-    """Return a shallow copy of a plain object; faster than Python's `copy`, which handles more cases."""
+    """Return a shallow copy of a plain object; faster than Python's `copy`."""
     copy = object.__new__(type(original))
     copy.__dict__.update(original.__dict__)
     return copy

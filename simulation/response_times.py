@@ -99,19 +99,9 @@ class ResponseTimes:
         """(M,) seconds of each client without jitter."""
 
     def seconds(self, round: int, clients: npt.ArrayLike | None = None) -> Floats:
-        """Return (S,) the time of each client in a round, inf for clients that drop out.
+        """Return (S,) the time of each client in a round >= 1, inf for clients that drop out.
 
-        Parameters
-        ----------
-        round : int
-            >= 1.
-        clients : array_like of int, shape (S,), optional
-            Indexes, 0 to M - 1 (default: all clients).
-
-        Raises
-        ------
-        ValueError
-            If ``round`` is below 1 or an index is out of range.
+        ``clients`` are indexes, 0 to M - 1 (default: all clients).
         """
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
@@ -149,7 +139,9 @@ def _normals(start: np.uint64, other: np.uint64, clients: Ints) -> Floats:
 def arrivals(
     seconds: Floats, deadline: float = inf, enough: int | None = None, wait: Wait | None = None
 ) -> tuple[Bools, float]:
-    """Return which replies arrive in time, and how long the round waits.
+    """Return (S,) which replies arrive in time, and how many seconds the round waits.
+
+    The time is inf if a reply for which the round waits never comes, and there is no deadline.
 
     Parameters
     ----------
@@ -158,24 +150,11 @@ def arrivals(
     deadline : float
         The round ends after this many seconds at the latest.
     enough : int, optional
-        The round ends at the ``enough``-th reply (default: all); replies that arrive at that moment count
-        too.
+        The round ends at the ``enough``-th reply, >= 1 (default: all); replies that arrive at that moment
+        count too.
     wait : Wait, optional
         Learns how long each client takes, and may end the round earlier, but not while the round lacks the
         quorum.
-
-    Returns
-    -------
-    ndarray of bool, shape (S,)
-        Whether each client replies in time.
-    float
-        Seconds until the last reply that the round waits for, at most the deadline; inf if this reply never
-        comes and there is no deadline.
-
-    Raises
-    ------
-    ValueError
-        If ``enough`` is below 1.
     """
     if seconds.size == 0:
         return np.zeros(0, dtype=np.bool_), 0.0

@@ -29,10 +29,11 @@ from strategies.rounds.record import RoundRecord, with_remarks
 from strategies.rounds.seeds import evaluators
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
+from strategies.server_steps.step import ServerStep
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
-from .flower_step import FlowerStep
+from .flower_step import take_step
 from .kernels import Plan
 from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
@@ -256,9 +257,9 @@ class Simulator:
                 f"local_steps = 1 with selector = {selector!r}: must be at least 2, since it needs the "
                 "variance of gradients over steps"
             )
-        self._server: FlowerStep | None = None
+        self._server: ServerStep | None = None
         if server_strategy is not None:
-            self._server = FlowerStep(
+            self._server = ServerStep(
                 server_strategy,
                 selector,
                 settings,
@@ -295,7 +296,7 @@ class Simulator:
             mode=mode,
         )
         measures_variance = "gradient_variance" in (chosen.feedback_used | chosen.polls_for)
-        mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
+        mu = proximal_mu or float(getattr(self._server and self._server.base, "proximal_mu", 0.0))
 
         def plan_of(number: int) -> Plan:
             return Plan(
@@ -386,16 +387,10 @@ class Simulator:
         """Return the new model and ""; or None and the reason why the round leaves the model unchanged."""
         if self._server is None or outcome.arrays is None:
             return outcome.arrays, outcome.record.skipped
-        return self._server.step(outcome.record.round, self.arrays, outcome)
+        return take_step(self._server, self.arrays, outcome)
 
     def evaluate(self, data: Dataset) -> Metrics:
-        """Return the mean loss and the accuracy of the model on ``data``.
-
-        Raises
-        ------
-        TypeError
-            If ``data`` is not a `Dataset`. For federated data, use ``Dataset(data.inputs, data.labels)``.
-        """
+        """Return the mean loss and the accuracy of the model on ``data``."""
         if not isinstance(data, Dataset):
             raise TypeError(
                 f"data is of type {type(data).__name__}: must be a Dataset, "
@@ -406,13 +401,8 @@ class Simulator:
     def evaluate_groups(self, names: Sequence[str | None], share: float = 1.0) -> dict[str, Metrics]:
         """Return the metrics of the model on the samples of each group's evaluating clients.
 
-        Parameters
-        ----------
-        names : sequence of str or None
-            (M,) the group of each client, None if it has none.
-        share : float (default: 1.0)
-            The share of all clients that evaluate the model, from 0 to 1. `SelectionStrategy` draws the same
-            clients.
+        ``names`` (M,) are the groups of the clients, None for no group. ``share``, from 0 to 1, is the share
+        of all clients that evaluate the model; `SelectionStrategy` draws the same clients.
         """
         drawn = evaluators(self._seed, self.round, np.arange(self._data.num_clients), share)
         found = {}

@@ -141,11 +141,6 @@ def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterato
 
     Samples are drawn without replacement. When too few are left for a mini-batch, all samples are shuffled
     again. Client and simulation train on these mini-batches, so both get the same updates from the same seed.
-
-    Raises
-    ------
-    ValueError
-        If ``num_samples``, ``batch_size`` or ``steps`` is below 1.
     """
     for name, value in (("num_samples", num_samples), ("batch_size", batch_size), ("steps", steps)):
         if value < 1:

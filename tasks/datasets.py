@@ -100,14 +100,18 @@ class Samples(ABC):
 
     labels: NDArray[np.int64]  # (n,)
     users: NDArray[Any] | None = None  # (n,) the user who made each sample, if known
-
-    @abstractmethod
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
+    scale = 255  # the number by which bytes are divided: 255 for pixels, 1 for characters
 
     @abstractmethod
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
         """Return the inputs in these rows as a file stores them: pixels as bytes."""
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
+        """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
+        inputs = self.stored(rows)
+        if inputs.dtype != np.float32:
+            inputs = np.divide(inputs, np.float32(self.scale), dtype=np.float32)
+        return Dataset(inputs, self.labels[rows])
 
 
 class Halves(NamedTuple):
@@ -118,17 +122,7 @@ class Halves(NamedTuple):
 
 
 class InMemory(Samples):
-    """Samples with all inputs in memory: pixels or characters as bytes, or any numbers as float32.
-
-    Parameters
-    ----------
-    pixels : ndarray, shape (n, features)
-        The inputs, uint8 or float32.
-    labels, users : ndarray, shape (n,)
-        See `Samples`.
-    scale : int (default: 255)
-        The number by which inputs of the type uint8 are divided.
-    """
+    """Samples with all inputs (n, features) in memory: pixels or characters as bytes, or float32."""
 
     def __init__(
         self,
@@ -137,22 +131,10 @@ class InMemory(Samples):
         users: NDArray[Any] | None = None,
         scale: int = 255,
     ) -> None:
-        self._pixels, self._scale = pixels, scale
-        self.labels = labels
-        self.users = users
-
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        return Dataset(_scaled(self._pixels[rows], self._scale), self.labels[rows])
+        self._pixels, self.labels, self.users, self.scale = pixels, labels, users, scale
 
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
         return self._pixels[rows]
-
-
-def _scaled(pixels: NDArray[Any], scale: int = 255) -> NDArray[np.float32]:
-    if pixels.dtype == np.float32:
-        return pixels
-    scaled: NDArray[np.float32] = np.divide(pixels, np.float32(scale), dtype=np.float32)
-    return scaled
 
 
 class FromHub(Samples):
@@ -173,9 +155,6 @@ class FromHub(Samples):
         if hub.user:
             self.users = np.asarray(columns[hub.user])[self._rows]
 
-    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        return Dataset(_scaled(self.stored(rows)), self.labels[rows])
-
     def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
         channels, height, width = self._description.shape
         chosen = self._rows[rows]
@@ -194,14 +173,10 @@ class FromHub(Samples):
 
 
 def load(name: str, data_dir: str = "") -> Halves:
-    """Return a data set. A second call returns the same objects.
+    """Return a data set of `DESCRIPTIONS`. A second call returns the same objects.
 
-    Parameters
-    ----------
-    name : str
-        One of `DESCRIPTIONS`.
-    data_dir : str
-        The folder or file of the data, see the docstring of this module; "" means the environment variable.
+    ``data_dir`` is the folder or file of the data, see the docstring of this module; "" means the environment
+    variable.
 
     Raises
     ------
@@ -336,31 +311,27 @@ def _checked(images: NDArray[Any], labels: NDArray[Any], path: Path, description
             f"data-dir: {path}: {what} are {images.dtype} {images.shape}: "
             f"must be {np.dtype(kind)} (n, {', '.join(map(str, description.shape))})"
         )
-    _check_values(images, path, description)
+    largest = description.num_classes - 1
+    if description.encoding == "characters" and images.max(initial=0) > largest:
+        raise ValueError(
+            f"data-dir: {path}: characters go up to {images.max()}: must be between 0 and {largest}"
+        )
+    if description.encoding == "vectors" and not np.isfinite(images).all():
+        raise ValueError(f"data-dir: {path}: vectors hold NaN or infinities: must be finite numbers")
     if (
         labels.shape != images.shape[:1]
         or not len(labels)
         or labels.dtype.kind not in "iu"
-        or not (labels.min() >= 0 and labels.max() < description.num_classes)
+        or not 0 <= labels.min() <= labels.max() <= largest
     ):
         raise ValueError(
             f"data-dir: {path}: labels are {labels.dtype} {labels.shape}: must be ({len(images)},), "
-            f"at least one, whole numbers between 0 and {description.num_classes - 1}"
+            f"at least one, whole numbers between 0 and {largest}"
         )
     if channels > 1 and images.shape[1:] == (height, width, channels):
         images = images.transpose(0, 3, 1, 2)
     scale = 255 if description.encoding == "pixels" else 1
     return InMemory(images.reshape(len(images), -1), labels.astype(np.int64), scale=scale)
-
-
-def _check_values(inputs: NDArray[Any], path: Path, description: Description) -> None:
-    largest = description.num_classes - 1
-    if description.encoding == "characters" and inputs.max(initial=0) > largest:
-        raise ValueError(
-            f"data-dir: {path}: characters go up to {inputs.max()}: must be between 0 and {largest}"
-        )
-    if description.encoding == "vectors" and not np.isfinite(inputs).all():
-        raise ValueError(f"data-dir: {path}: vectors hold NaN or infinities: must be finite numbers")
 
 
 def _from_hub(name: str, description: Description, folder: Path | None = None) -> Halves:
@@ -425,20 +396,8 @@ def _texts_of_hub(table: Any, description: Description, rows: NDArray[np.int64] 
 def save(name: str, path: Path, source: str = "") -> None:
     """Write a data set to one .npz file. Pixels and characters are stored as bytes.
 
-    Parameters
-    ----------
-    name : str
-        One of `DESCRIPTIONS`, except "digits".
-    path : Path
-        The file to write.
-    source : str (default: "")
-        The file or folder from which the data set is read, as in the setting ``data-dir``. "": Flower
-        Datasets downloads the data set.
-
-    Raises
-    ------
-    ValueError, ModuleNotFoundError
-        As `load`.
+    ``source`` is the file or folder from which the data set is read, as in the setting ``data-dir``. "":
+    Flower Datasets downloads the data set. "digits" is refused. Errors are those of `load`.
     """
     known = [each for each in DESCRIPTIONS if each != "digits"]
     if name not in known:

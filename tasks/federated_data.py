@@ -52,11 +52,6 @@ class FederatedData(NamedTuple):
     def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
         """Check that the arrays fit each other and, if the sizes of a model are given, this model.
 
-        Parameters
-        ----------
-        num_features, num_classes : int, optional
-            The numbers of the model's inputs and classes (default: not checked).
-
         Raises
         ------
         ValueError
@@ -76,13 +71,7 @@ class FederatedData(NamedTuple):
             )
 
     def client(self, m: int) -> Dataset:
-        """Return the samples of client m, 0 <= m < M, as views.
-
-        Raises
-        ------
-        IndexError
-            If the client does not exist.
-        """
+        """Return the samples of client m, 0 <= m < M, as views; another m is an IndexError."""
         if not 0 <= m < self.num_clients:
             raise IndexError(f"client = {m}: must be between 0 and {self.num_clients - 1}")
         rows = slice(self.offsets[m], self.offsets[m + 1])
@@ -94,14 +83,8 @@ def federate(
 ) -> FederatedData:
     """Copy the samples of ``dataset`` into three arrays, client after client in the order of ``parts``.
 
-    Parameters
-    ----------
-    dataset : Dataset, or another object with a method ``take``
-        All samples.
-    parts : sequence of numpy.ndarray
-        The sample indexes of each client. Samples that no client has are left out.
-    groups : numpy.ndarray, optional
-        (M,) whole numbers: the group of each client.
+    ``parts`` holds the sample indexes of each client; samples that no client has are left out. ``groups``
+    (M,) are whole numbers, the groups of the clients.
 
     Raises
     ------

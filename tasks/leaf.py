@@ -39,27 +39,16 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTER
 class Encoded(NamedTuple):
     """The samples of a half as numbers."""
 
-    inputs: NDArray[Any]  # (n, features)
+    inputs: Any  # (n, features)
     labels: NDArray[np.int64]  # (n,)
     users: NDArray[np.str_]  # (n,)
 
 
-class _Half(NamedTuple):
-    """The samples of a half as lists, with one checked entry per sample."""
-
-    inputs: list[Any]
-    labels: list[int]
-    users: list[str]
-
-
-def shakespeare(train: Path, test: Path) -> tuple[Encoded, Encoded]:
+def shakespeare(train: Path, test: Path) -> list[Encoded]:
     """Read Shakespeare: x is a text of 80 characters, y the character that follows.
 
-    Returns
-    -------
-    tuple of Encoded
-        The two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A character
-        that is not in `CHARACTERS` counts as a blank, in inputs and labels.
+    Return the two halves, with inputs (n, 80) uint8: the numbers of the characters in `CHARACTERS`. A
+    character that is not in `CHARACTERS` counts as a blank, in inputs and labels.
 
     Raises
     ------
@@ -67,29 +56,19 @@ def shakespeare(train: Path, test: Path) -> tuple[Encoded, Encoded]:
         If a file has another form; the message names the file, the user, the entry and what is allowed.
     """
     halves = [_read(folder, numbers_of, number_of) for folder in (train, test)]
-    return _both([Encoded(np.stack(half.inputs), *_labels_and_users(half)) for half in halves])
+    return [half._replace(inputs=np.stack(half.inputs)) for half in halves]
 
 
-def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
+def sent140(train: Path, test: Path, vectors: Path) -> list[Encoded]:
     """Read Sent140: x is a tweet; y is 0 for a negative tweet, and 1 or 4 for a positive one.
 
-    LEAF writes 1, and Sentiment140's own files have 4.
+    LEAF writes 1, and Sentiment140's own files have 4. An entry of x is the text of the tweet, or as in
+    LEAF's files a list whose fifth entry is the text. ``vectors`` is a file of word vectors in GloVe's form:
+    in each line a word and 200 numbers, with blanks between them.
 
-    An entry of x is the text of the tweet, or as in LEAF's files a list whose fifth entry is the text.
-
-    Parameters
-    ----------
-    train, test : Path
-        The folders of the two halves.
-    vectors : Path
-        A file of word vectors in GloVe's form: in each line a word and 200 numbers, with blanks between them.
-
-    Returns
-    -------
-    tuple of Encoded
-        The two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in the
-        Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
-        without a vector are left out, and a tweet without any vector is all 0.
+    Return the two halves, with inputs (n, 200) float32: the mean of the vectors of the tweet's words, as in
+    the Power-of-Choice paper (appendix F). Words are in lower case; ``. , ! ? ;`` count as words. Words
+    without a vector are left out, and a tweet without any vector is all 0.
 
     Raises
     ------
@@ -98,17 +77,11 @@ def sent140(train: Path, test: Path, vectors: Path) -> tuple[Encoded, Encoded]:
     """
     halves = [_read(folder, _words, _sentiment) for folder in (train, test)]
     known = _vectors(vectors, {word for half in halves for words in half.inputs for word in words})
-    return _both([Encoded(_means(half.inputs, known), *_labels_and_users(half)) for half in halves])
+    return [half._replace(inputs=_means(half.inputs, known)) for half in halves]
 
 
 def numbers_of(text: Any) -> NDArray[np.uint8]:
-    """Return the numbers of a text's 80 characters.
-
-    Raises
-    ------
-    ValueError
-        If ``text`` is not a text of 80 characters. The message says what is allowed.
-    """
+    """Return the numbers of a text's 80 characters; raise a ValueError if it is no such text."""
     if not isinstance(text, str) or len(text) != LENGTH:
         raise ValueError(f"must be a text of {LENGTH} characters")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -116,13 +89,7 @@ def numbers_of(text: Any) -> NDArray[np.uint8]:
 
 
 def number_of(character: Any) -> int:
-    """Return the number of a character.
-
-    Raises
-    ------
-    ValueError
-        If ``character`` is not a single character. The message says what is allowed.
-    """
+    """Return the number of a character; raise a ValueError if it is not a single character."""
     if not isinstance(character, str) or len(character) != 1:
         raise ValueError("must be one character")
     return int(_NUMBERS[min(ord(character), 255)])
@@ -141,11 +108,15 @@ def _sentiment(label: Any) -> int:
     return _LABELS[label]
 
 
-def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], int]) -> _Half:
+def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], int]) -> Encoded:
+    """Return the checked samples of a half; the inputs are a list of what ``read_x`` returns."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"data-dir: {folder} must hold LEAF's JSON files; there is no *.json")
-    half, seen = _Half([], [], []), dict[str, Path]()
+    inputs: list[Any] = []
+    labels: list[int] = []
+    users: list[str] = []
+    seen: dict[str, Path] = {}
     for file in files:
         for user, entries in _users(file):
             if user in seen:
@@ -153,17 +124,17 @@ def _read(folder: Path, read_x: Callable[[Any], Any], read_y: Callable[[Any], in
                     f"data-dir: {file}: user {user!r}: must be in one file, and is in {seen[user]}"
                 )
             seen[user] = file
-            for name, read, values in (("x", read_x, half.inputs), ("y", read_y, half.labels)):
+            for name, read, values in (("x", read_x, inputs), ("y", read_y, labels)):
                 for number, value in enumerate(entries[name]):
                     try:
                         values.append(read(value))
                     except (ValueError, TypeError) as error:
                         shown = f"user_data[{user!r}][{name!r}][{number}] = {_short(value)}"
                         raise ValueError(f"data-dir: {file}: {shown}: {error}") from None
-            half.users.extend([user] * len(entries["x"]))
-    if not half.labels:
+            users.extend([user] * len(entries["x"]))
+    if not labels:
         raise ValueError(f"data-dir: {folder}: holds no sample: must hold at least one")
-    return half
+    return Encoded(inputs, np.array(labels, dtype=np.int64), np.array(users))
 
 
 def _users(file: Path) -> Iterable[tuple[str, dict[str, list[Any]]]]:
@@ -230,15 +201,6 @@ def _means(tweets: Sequence[list[str]], known: dict[str, NDArray[np.float32]]) -
         if vectors := [known[word] for word in words if word in known]:
             mean[:] = np.mean(vectors, axis=0)
     return means
-
-
-def _labels_and_users(half: _Half) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    return np.array(half.labels, dtype=np.int64), np.array(half.users)
-
-
-def _both(halves: Sequence[Encoded]) -> tuple[Encoded, Encoded]:
-    train, test = halves
-    return train, test
 
 
 def _short(value: Any) -> str:

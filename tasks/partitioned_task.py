@@ -11,14 +11,9 @@ from .partitions import Partition, parse, share_out
 class PartitionedTask(Task):
     """A task without its model: a named data set and its partition. Subclasses add the model.
 
-    Parameters
-    ----------
-    dataset : str (default: "digits")
-        One of `datasets.DESCRIPTIONS`. The data are read at their first use.
-    partition : str (default: "skewed")
-        How the training samples are distributed; see `partitions.FORMS`.
-    data_dir : str (default: "")
-        The folder or file of the data; see `datasets`.
+    ``dataset`` is one of `datasets.DESCRIPTIONS`; the data are read at their first use. ``partition`` says
+    how the training samples are distributed, see `partitions.FORMS`. ``data_dir`` is the folder or file of
+    the data, see `datasets`.
 
     Raises
     ------
@@ -37,33 +32,32 @@ class PartitionedTask(Task):
         self._dataset, self._partition, self._data_dir = dataset, partition, data_dir
 
     def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
-        parts = self._parts(num_partitions, seed)
-        _check_partition_id(partition, num_partitions)
-        return datasets.load(self._dataset, self._data_dir).train.take(parts.clients[partition])
+        parts = self._parts(num_partitions, seed, partition)
+        return self._halves().train.take(parts.clients[partition])
 
     def client_group(self, partition: int, num_partitions: int, seed: int) -> int | None:
-        parts = self._parts(num_partitions, seed)
-        _check_partition_id(partition, num_partitions)
+        parts = self._parts(num_partitions, seed, partition)
         return None if parts.groups is None else int(parts.groups[partition])
 
     def federated_data(self, num_clients: int, seed: int) -> FederatedData:
         parts = self._parts(num_clients, seed)
-        train = datasets.load(self._dataset, self._data_dir).train
-        return federate(train, parts.clients, parts.groups)
+        return federate(self._halves().train, parts.clients, parts.groups)
 
     def test_data(self) -> Dataset:
-        return datasets.load(self._dataset, self._data_dir).test.take(slice(None))
+        return self._halves().test.take(slice(None))
 
-    def _parts(self, num_clients: int, seed: int) -> Partition:
-        return _parts(datasets.load(self._dataset, self._data_dir).train, self._partition, num_clients, seed)
+    def _halves(self) -> datasets.Halves:
+        return datasets.load(self._dataset, self._data_dir)
+
+    def _parts(self, num_clients: int, seed: int, partition: int = 0) -> Partition:
+        """Return the samples of all clients; refuse a ``partition`` that is not one of them."""
+        parts = _parts(self._halves().train, self._partition, num_clients, seed)
+        if not 0 <= partition < num_clients:
+            raise ValueError(f"partition-id = {partition}: must be between 0 and {num_clients - 1}")
+        return parts
 
 
 @lru_cache(maxsize=4)
 def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Partition:
     """Compute the partition once for all clients of a process."""
     return share_out(partition, train.labels, num_clients, seed, train.users)
-
-
-def _check_partition_id(partition: int, num_partitions: int) -> None:
-    if not 0 <= partition < num_partitions:
-        raise ValueError(f"partition-id = {partition}: must be between 0 and {num_partitions - 1}")

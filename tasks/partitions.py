@@ -58,15 +58,7 @@ def _filled(sizes: Ints) -> Ints:
 def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
     """Return the skewed sizes of the OSMD paper's section G, scaled to ``num_samples``.
 
-    Returns
-    -------
-    numpy.ndarray
-        (num_clients,) samples per client, ascending, each at least 1, summing to ``num_samples``.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than clients.
+    The sizes (num_clients,) are ascending, at least 1, and sum to ``num_samples``.
     """
     _check_clients(num_clients, num_samples)
     units = np.repeat(_SAMPLES, _round_to_sum(_SHARES, num_clients)).astype(np.float64)
@@ -74,13 +66,7 @@ def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
 
 
 def balanced_sizes(num_clients: int, num_samples: int) -> Ints:
-    """Return (num_clients,) sizes that sum to ``num_samples`` and differ by at most 1.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than clients.
-    """
+    """Return (num_clients,) sizes that sum to ``num_samples`` and differ by at most 1."""
     _check_clients(num_clients, num_samples)
     return _round_to_sum(np.ones(num_clients), num_samples)
 
@@ -88,15 +74,7 @@ def balanced_sizes(num_clients: int, num_samples: int) -> Ints:
 def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints:
     """Return sizes in proportion to rank^-exponent, as in FedProx's and LEAF's federations.
 
-    Returns
-    -------
-    numpy.ndarray
-        (num_clients,) samples per client, ascending, each at least 1, summing to ``num_samples``.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than clients.
+    The sizes (num_clients,) are ascending, at least 1, and sum to ``num_samples``.
     """
     _check_clients(num_clients, num_samples)
     return _filled(_round_to_sum(np.arange(1.0, num_clients + 1) ** -exponent, num_samples))
@@ -105,16 +83,8 @@ def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints
 def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
     """Give ``sizes[m]`` shuffled sample indexes to client m, each index to one client only.
 
-    Flower Datasets: `SizePartitioner` on shuffled data.
-
-    Parameters
-    ----------
-    sizes : numpy.ndarray
-        (M,) samples per client.
-    seed : int
-        Seed of the shuffle.
-    num_samples : int, optional
-        Number of samples, of which sum(sizes) are distributed (default: sum(sizes)).
+    Of ``num_samples``, sum(sizes) are distributed (default: all). Flower Datasets: `SizePartitioner` on
+    shuffled data.
     """
     needed = int(sizes.sum())
     order = np.random.default_rng(seed).permutation(needed if num_samples is None else num_samples)
@@ -361,21 +331,10 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
-    If there are more users than clients, clients get several users, and the numbers of users per
-    client differ by at most 1. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
+    ``users`` (n,) are the users who made the samples. If there are more users than clients, clients get
+    several users, and the numbers of users per client differ by at most 1. With fewer, a ValueError is
+    raised. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
     `GroupedNaturalIdPartitioner`.
-
-    Parameters
-    ----------
-    users : numpy.ndarray
-        (n,) the user who made each sample.
-    num_clients, seed : int
-        M, at most the number of users, and the seed of the assignment.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer users than clients.
     """
     distinct, user_numbers = np.unique(users, return_inverse=True)
     _check_clients(num_clients, len(distinct), "the number of users")
@@ -387,16 +346,9 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
 
 
 def from_flower(partitioner: Any, labels: Ints, users: NDArray[Any] | None = None) -> list[Ints]:
-    """Partition these labels with a partitioner of Flower Datasets.
+    """Partition these labels (n,) with a new partitioner of Flower Datasets.
 
-    Parameters
-    ----------
-    partitioner : flwr_datasets.partitioner.Partitioner
-        A new partitioner. The columns to partition by are ``label`` and ``user``.
-    labels : numpy.ndarray
-        (n,) classes.
-    users : numpy.ndarray, optional
-        (n,) the user who made each sample.
+    The columns to partition by are ``label`` and, with ``users`` (n,), ``user``.
 
     Examples
     --------
@@ -478,18 +430,7 @@ def _written(name: str) -> str:
 def share_out(
     partition: str, labels: Ints, num_clients: int, seed: int, users: NDArray[Any] | None = None
 ) -> Partition:
-    """Distribute the samples by the setting ``partition``.
-
-    Parameters
-    ----------
-    partition : str
-        See `FORMS`.
-    labels : numpy.ndarray
-        (n,) classes.
-    num_clients, seed : int
-        M >= 1, and the seed.
-    users : numpy.ndarray, optional
-        (n,) the user who made each sample; for ``natural``.
+    """Distribute the samples by the setting ``partition``, see `FORMS`; ``natural`` needs the users (n,).
 
     Raises
     ------

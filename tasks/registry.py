@@ -1,11 +1,11 @@
 """The tasks by name: the model, the data set and the learning rate of each, and the tasks that users add."""
 
 from collections.abc import Callable
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from . import models
 from .base import Task
 
 _SOFTMAX = ("softmax", "Softmax")  # module, class
@@ -51,14 +51,9 @@ def available() -> tuple[str, ...]:
 
 
 def data_files(name: str, data_dir: str = "") -> list[Path]:
-    """Return the files that a task reads its data from; none if its data are downloaded or not in files.
+    """Return the files that a task reads its data from.
 
-    The list is also empty for a task that `register` added.
-
-    Raises
-    ------
-    ValueError
-        If the task does not exist.
+    There are none if its data are downloaded or not in files, or for a task that `register` added.
     """
     from .datasets import files
 
@@ -102,7 +97,7 @@ def register(name: str, *, learning_rate: float) -> Callable[[_Create], _Create]
 
 
 def learning_rate(name: str) -> float:
-    """Return the default learning rate of a task, > 0. The task's model is not imported.
+    """Return the default learning rate of a task, > 0, without importing its model.
 
     Raises
     ------
@@ -119,18 +114,11 @@ def _row(name: str) -> _Row:
 
 
 def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model: Any) -> Task:
-    """Return the task called ``name``.
+    """Return the task called ``name``: a data set, and a model if the data set has several.
 
-    Parameters
-    ----------
-    name : str
-        One of `available()`: the name of a data set, and of a model if the data set has several.
-    partition : str (default: "skewed")
-        How the samples are distributed over the clients; see `partitions.FORMS`.
-    data_dir : str (default: "")
-        The folder or file of the data; see `datasets`. The data set "digits" needs neither.
-    **model
-        Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
+    ``partition`` says how the samples are distributed over the clients, see `partitions.FORMS`; ``data_dir``
+    is the folder or file of the data, see `datasets`. ``model`` holds further arguments of the model, for
+    example ``bias=False`` or ``hidden=(100,)``.
 
     Raises
     ------
@@ -142,8 +130,9 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     row = _row(name)
     if not isinstance(row.model, tuple):
         return row.model(partition=partition, data_dir=data_dir, **model)
+    module, model_name = row.model
     try:
-        create_model = models.find(*row.model)
+        create_model = getattr(import_module(f".models.{module}", __package__), model_name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"task = {name!r} needs {error.name}: pip install 'cohort-app[torch]'", name=error.name

@@ -2,8 +2,6 @@
 
 import ast
 import graphlib
-import shutil
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -105,35 +103,6 @@ def test_no_folder_is_crowded() -> None:
             for folder in {path.parent for path in files(room)}:
                 count = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
                 assert count <= LARGEST_FOLDER, f"{folder.relative_to(ROOT)} has {count} files"
-
-
-def test_strategies_stand_alone() -> None:
-    """Another app may have the folder under any name: imports of itself are relative."""
-    for path in files("strategies"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            else:
-                continue
-            assert not any(name.split(".")[0] == "strategies" for name in names), path
-
-
-def test_strategies_work_under_another_name(tmp_path: Path) -> None:
-    """A stranger may copy the folder into an app that has a `strategies` package of its own."""
-    shutil.copytree(ROOT / "strategies", tmp_path / "picker", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "__init__.py").write_text("MINE = True\n")
-    code = (
-        "import strategies, picker, picker.selectors as s, sys; assert strategies.MINE; "
-        "picker.AdaptiveOSMD(clients_per_round=2); s.create('md', 5, clients_per_round=2).select(1); "
-        "assert not any(name.startswith('strategies.') for name in sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("folder", ["selectors", "numerics", "advice"])

@@ -259,7 +259,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
 
         claim_log = ClaimLog()
         while simulator.round < settings.num_rounds and not (
-            simulator.round and recording.early_stop.is_due(metrics.accuracy)
+            simulator.round and settings.ends_early(metrics.accuracy)
         ):
             began = time.monotonic()
             record = simulator.step()

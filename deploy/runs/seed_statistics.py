@@ -12,6 +12,7 @@ import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 from deploy.runs.trial_statistics import BASELINE, number, summarise
+from strategies.advice.off_policy import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from server.history import RunHistory
 
 MOST = 1000  # seeds of one comparison
-# The 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom.
-_QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-_MANY = 2.04  # for more degrees of freedom; slightly too large
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -70,9 +64,8 @@ def interval(values: Sequence[float]) -> Interval:
     mean = statistics.fmean(values) if values else math.nan
     if len(values) < 2 or not math.isfinite(mean):
         return Interval(mean, math.nan)
-    freedom = len(values) - 1
-    quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else _MANY
-    return Interval(mean, quantile * statistics.stdev(values) / math.sqrt(len(values)))
+    half = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, half)
 
 
 def by_selector(trials: Sequence[RunHistory]) -> dict[str, list[RunHistory]] | None:

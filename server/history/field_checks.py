@@ -7,11 +7,10 @@ default. Unknown fields and types of lines are not checked.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 LARGEST = 1e50
 """A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
@@ -24,8 +23,7 @@ def _number(value: Any) -> int | float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number or null")
-    known = math.isfinite(value) if isinstance(value, float) else True
-    return value if known and abs(value) <= LARGEST else None
+    return value if abs(value) <= LARGEST else None  # NaN is not
 
 
 def _whole(value: Any) -> int:
@@ -38,10 +36,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a text")
     return value
-
-
-def _text_or_null(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _flag(value: Any) -> bool:
@@ -84,12 +78,8 @@ def _metrics_by_group(value: Any) -> dict[str, dict[str, int | float | None]]:
     return {group: nothing | _numbers_by_name(metrics) for group, metrics in value.items()}
 
 
-def _absent(value: Any) -> list[int] | None:
-    return None if value is None else _indexes(value)
-
-
-def _groups(value: Any) -> list[str | None] | None:
-    return None if value is None else _list_of(_text_or_null)(value)
+def _or_null(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
 
 
 _numbers, _texts, _flags, _indexes = map(_list_of, (_number, _text, _flag, _whole))
@@ -134,23 +124,22 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("skipped", "eligible"), _text),
     **dict.fromkeys(("num_available", "num_ineligible", "num_stale"), _whole),
     "phases": _numbers_by_name,
-    "absent": _absent,
+    "absent": _or_null(_indexes),
     "group_metrics": _metrics_by_group,
+}
+_SIZES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
+    "mean_size": _number,
 }
 _KNOWN: dict[str, dict[str, Callable[[Any], Any]]] = {
     "run": _RUN,
     "round": _ROUND,
     "roster": {
+        **_SIZES,
         "client_ids": _texts,
-        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
-        "mean_size": _number,
-        "client_groups": _groups,
+        "client_groups": _or_null(_list_of(_or_null(_text))),
     },
-    "sizes": {
-        "clients": _indexes,
-        **dict.fromkeys(("client_sizes", "used_sizes"), _numbers),
-        "mean_size": _number,
-    },
+    "sizes": {**_SIZES, "clients": _indexes},
     "resume": {"round": _whole, "started": _text, "num_rounds": _whole},
     "warning": {"round": _whole, "reason": _text},
     "end": {"rounds": _whole, "seconds": _number, "reason": _text},
@@ -167,12 +156,7 @@ _NEEDED = {
 
 
 def checked(line: Any) -> dict[str, Any]:
-    """Return a line of a history with checked fields.
-
-    Parameters
-    ----------
-    line : object
-        The value of the line's JSON.
+    """Return the value of a line's JSON with checked fields.
 
     Raises
     ------
@@ -198,11 +182,9 @@ def checked(line: Any) -> dict[str, Any]:
             return _aligned(found)
         case "roster":
             found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
-            _same_length(found, "client_ids", ("client_sizes", "client_groups"))
-            _same_length(found, "client_ids", ("used_sizes",) if "used_sizes" in found else ())
+            _same_length(found, "client_ids", ("client_sizes", "client_groups", "used_sizes"))
         case "sizes":
-            _same_length(found, "clients", ("client_sizes",))
-            _same_length(found, "clients", ("used_sizes",) if "used_sizes" in found else ())
+            _same_length(found, "clients", ("client_sizes", "used_sizes"))
     return found
 
 
@@ -213,21 +195,22 @@ def _aligned(line: dict[str, Any]) -> dict[str, Any]:
     if line["round"] == 0:
         return found
     clients = line.get("clients", [])
-    empty: dict[str, list[Any]] = {name: [] for name in ("failures", "clipped", "quarantined")}
-    columns: dict[str, list[Any]] = {
+    found = {
+        **{name: [] for name in ("failures", "clipped", "quarantined")},
         "clients": clients,
         "client_ids": [str(client) for client in clients],
         "counts": [1] * len(clients),
         "responded": [True] * len(clients),
         "probabilities": [None] * len(clients),
+        **found,
     }
-    found = {**empty, **columns, **found}
-    _same_length(found, "clients", tuple(name for name in _ALIGNED if name in found))
-    _same_length(found, "clients", tuple(name for name in _MAYBE_ALIGNED if found.get(name)))
+    _same_length(found, "clients", _ALIGNED)
+    _same_length(found, "clients", [name for name in _MAYBE_ALIGNED if found.get(name)])
     return found
 
 
-def _same_length(line: dict[str, Any], first: str, others: tuple[str, ...]) -> None:
+def _same_length(line: dict[str, Any], first: str, others: Iterable[str]) -> None:
+    """Refuse lists of other lengths than the list ``first``; ``others`` may be missing."""
     for name in others:
-        if len(line[name]) != len(line[first]):
+        if name in line and len(line[name]) != len(line[first]):
             raise ValueError(f"{name} must have one entry for each of {first}")

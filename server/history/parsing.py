@@ -32,8 +32,13 @@ def read_lines(path: Path) -> list[Line]:
     ValueError
         If the file is a history of another version.
     """
+    return undamaged(path, path.read_bytes()) if path.exists() else []
+
+
+def undamaged(path: Path, content: bytes) -> list[Line]:
+    """Return the complete lines in a part of a history, without damaged ones."""
     lines = []
-    for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+    for text in content.split(b"\n")[:-1]:
         try:
             lines.append(parsed(path, text))
         except VersionError:
@@ -44,27 +49,20 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def parsed(path: Path, text: bytes) -> Line:
-    """Parse a text as one line of a history, and return the line.
+    """Parse a text as one line of a history; raise a ValueError if the line is damaged.
 
     Raises
     ------
     VersionError
         If the line says that the history is of another version.
-    ValueError
-        If the text is not JSON, or the line is damaged (see `field_checks.checked`).
     """
     try:
         line = parse_json(text)
     except ValueError:
         raise ValueError("must be JSON") from None
-    if isinstance(line, dict) and line.get("type") == "run":
-        _check_version(path, line)
-    return checked(line)
-
-
-def _check_version(path: Path, line: Line) -> None:
-    if line.get("version") != VERSION:
+    if isinstance(line, dict) and line.get("type") == "run" and line.get("version") != VERSION:
         raise VersionError(
             f"{path}: written by another version of Cohort (format {line.get('version', 1)}, this one reads "
             f"{VERSION}); start a new run"
         )
+    return checked(line)

@@ -25,38 +25,18 @@ _WARNED_OF: set[str] = set()
 
 @dataclass
 class RunHistory:
-    """The content of a history so far. The history can be read while the run goes on.
+    """The content of a history so far. The history can be read while the run goes on."""
 
-    Attributes
-    ----------
-    path : Path
-        The file; its folder is named after the run.
-    settings : dict
-        The settings of the run.
-    client_ids : list of str
-        (M,) durable identities in the order of the clients' indexes.
-    client_sizes : list of float
-        (M,) the samples that clients claim to hold; 0 without a claim.
-    client_groups : list of str or None
-        (M,) names of the clients' groups, None for a client without a group.
-    rounds : list of dict
-        The rounds, from round 0 (the model before training) on.
-    end : dict or None
-        The last line, once the run has finished, failed or was stopped; None again when the run is resumed.
-    starts : int
-        How many times the run was started or resumed.
-    """
-
-    path: Path
-    settings: Line = field(default_factory=dict)
-    client_ids: list[str] = field(default_factory=list)
-    client_sizes: list[float] = field(default_factory=list)
-    client_groups: list[str | None] = field(default_factory=list)
+    path: Path  # the file; its folder is named after the run
+    settings: Line = field(default_factory=dict)  # of the run
+    client_ids: list[str] = field(default_factory=list)  # (M,) identities in the order of the indexes
+    client_sizes: list[float] = field(default_factory=list)  # (M,) claimed samples; 0 without a claim
+    client_groups: list[str | None] = field(default_factory=list)  # (M,) names; None without a group
     _used_sizes: list[float | None] = field(default_factory=list)  # None: `_mean_size`
     _mean_size: float | None = None
-    rounds: list[Line] = field(default_factory=list)
-    end: Line | None = None
-    starts: int = 0
+    rounds: list[Line] = field(default_factory=list)  # from round 0 (the model before training) on
+    end: Line | None = None  # the last line of a run that finished, failed or was stopped; not after a resume
+    starts: int = 0  # how many times the run was started or resumed
     _offset: int = 0  # bytes read
     _lines: int = 0  # lines read
     _file: int | None = None  # inode of the file that was read last
@@ -97,12 +77,9 @@ class RunHistory:
         replaces the file of the run. The next call then reads the whole new file, and returns the lines from
         the last ``resume`` line on.
 
-        Parameters
-        ----------
-        skip_damaged : bool (default: False)
-            True: damaged lines are left out, with one warning in this process. False: a damaged line raises
-            an error. A line is damaged if it is complete, but not a JSON object of the known form (see
-            `server.history.field_checks`), or if it contradicts earlier lines.
+        A line is damaged if it is complete, but not a JSON object of the known form (see `field_checks`), or
+        if it contradicts earlier lines. With ``skip_damaged``, damaged lines are left out, with one warning
+        in this process.
 
         Raises
         ------
@@ -203,12 +180,7 @@ def no_history(folder: Path) -> str:
 
 
 def read_run(folder: Path) -> list[RunHistory]:
-    """Read the history of a run, or all histories of a comparison, in the order in which the runs began.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of a run, of a trial or of a comparison.
+    """Read the history of a run or trial, or all of a comparison, in the order in which the runs began.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .parsing import VersionError, parsed
+from .parsing import undamaged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,33 +16,20 @@ if TYPE_CHECKING:
 class Tail:
     """Reads the lines of a history in parts and does not keep them, so it needs little memory.
 
-    A resume of the run replaces the file. Then the next call of `read` begins again with the first line.
-
-    Parameters
-    ----------
-    path : Path
-        The file. It may be missing.
-
-    Attributes
-    ----------
-    files : int
-        How often the history was read from its first line on: once, and once more after each resume, which
-        replaces the file.
+    The file may be missing. A resume of the run replaces the file. Then the next call of `read` begins again
+    with the first line.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = 0
+        self.files = 0  # how often the history was read from its first line on
         self._offset = 0  # bytes read
         self._file: int | None = None  # inode of the file that was read last
 
     def read(self, most: int = 1 << 22) -> list[Line]:
-        """Return the next complete lines, and leave out damaged lines; an empty list if there are none.
+        """Return the next complete lines without damaged ones; an empty list if there are none.
 
-        Parameters
-        ----------
-        most : int (default: 4 MiB)
-            How many bytes to read. The last line is read to its end.
+        At most ``most`` bytes are read, and the last line to its end.
 
         Raises
         ------
@@ -62,14 +49,5 @@ class Tail:
             written = file.read(most)
             if len(written) == most and not written.endswith(b"\n"):
                 written += file.readline()
-        complete = written[: written.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        lines = []
-        for text in complete.split(b"\n")[:-1]:
-            try:
-                lines.append(parsed(self.path, text))
-            except VersionError:
-                raise
-            except ValueError:
-                continue
-        return lines
+        self._offset += written.rfind(b"\n") + 1
+        return undamaged(self.path, written)

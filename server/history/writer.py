@@ -35,21 +35,12 @@ class HistoryWriter:
     """Writes the lines of one run. Each line is written immediately, so another process can follow the run.
 
     If the disk is full, the run continues. At most `KEPT` bytes of lines wait in memory until the disk has
-    room. A line of the type ``lost`` takes the place of lost lines.
-
-    Parameters
-    ----------
-    path : Path or None
-        The file, which must not exist yet. None: nothing is written.
-
-    Attributes
-    ----------
-    lost : int
-        How many lines were lost so far.
+    room. A line of the type ``lost`` takes the place of lost lines. The file must not exist yet; without a
+    path, nothing is written.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.lost = 0
+        self.lost = 0  # how many lines were lost so far
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a partly written line
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
@@ -67,15 +58,9 @@ class HistoryWriter:
         ``resume`` and ``error`` lines stay. ``end`` lines and damaged lines are removed everywhere, and so is
         an incomplete last line. The file is replaced as a whole or not at all.
 
-        Parameters
-        ----------
-        path : Path
-            The file; created if it is missing.
-        round : int
-            The last round whose line stays; 0: round 0 is repeated, too.
-        run : mapping
-            The content of a ``run`` line. If the file has no line, this line is written. The ``resume`` line
-            gets ``started`` and ``num_rounds`` from the same content.
+        ``round`` is the last round whose line stays; with 0, round 0 is repeated, too. ``run`` is the content
+        of a ``run`` line, which is written if the file is missing or has no line. The ``resume`` line gets
+        ``started`` and ``num_rounds`` from the same content.
 
         Raises
         ------
@@ -131,12 +116,7 @@ class HistoryWriter:
         except OSError as error:
             self._drop()
             lost = f"; lost: {self._gap}" if self._gap else ""
-            log(
-                WARNING,
-                "THE HISTORY CANNOT BE WRITTEN; its lines wait in memory%s: %s",
-                lost,
-                error.strerror,
-            )
+            log(WARNING, f"THE HISTORY CANNOT BE WRITTEN; its lines wait in memory{lost}: {error.strerror}")
 
     def _next(self) -> bytes:
         """Return the next line to be written."""
@@ -190,11 +170,7 @@ class _Gap:
 
 
 def _until(lines: list[Line], last: int) -> list[Line]:
-    """Return the lines that stay in the history when the run continues after the round ``last``.
-
-    These are all lines up to the line of this round, and the ``resume`` and ``error`` lines after it. ``end``
-    lines never stay.
-    """
+    """Return the lines that stay in the history when the run continues after ``last``, see `resume`."""
     rounds = [at for at, line in enumerate(lines) if line["type"] == "round" and 0 < line["round"] <= last]
     cut = rounds[-1] + 1 if rounds else 1  # the first line, the run's settings, always stays
     return [

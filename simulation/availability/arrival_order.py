@@ -15,25 +15,9 @@ class InOrderOfArrival(Availability):
 
     Clients are renumbered by the first round in which they are available, then by their index
     (`strategies.clients.roster`). So if clients join late, the simulator with this process selects the same
-    clients as `SelectionStrategy` with ``process``.
-
-    Parameters
-    ----------
-    process : Availability
-        Determines which clients are available; at least one client must be available in round 1.
-    num_rounds : int
-        Clients that are not available in rounds 1 to ``num_rounds`` get the last numbers, and are registered
-        after round ``num_rounds``.
-
-    Attributes
-    ----------
-    order : ndarray of int, shape (M,)
-        The index in ``process`` of each renumbered client.
-
-    Raises
-    ------
-    ValueError
-        If no client is available in round 1.
+    clients as `SelectionStrategy` with ``process``. At least one client must be available in round 1. Clients
+    that are not available in rounds 1 to ``num_rounds`` get the last numbers, and are registered after round
+    ``num_rounds``. ``order`` (M,) is the index in ``process`` of each renumbered client.
 
     Examples
     --------

@@ -21,7 +21,7 @@ class Availability(ABC):
 
     The available clients are a function of (seed, round). So rounds may be requested in any order, and a
     resumed run sees the same clients. Whether a client is available does not depend on the number of clients,
-    except in `Cyclic`, `Once`, `Trace` and `GroupCounts`.
+    except in `Cyclic`, `Once`, `Trace` and `GroupCounts`. Most processes have further parameters.
 
     Parameters
     ----------

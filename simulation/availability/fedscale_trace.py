@@ -1,8 +1,4 @@
-"""Reads behaviour traces of devices from JSON, in the form that FedScale publishes (Lai et al. 2022).
-
-FedScale's file ``client_behave_trace`` is a pickle. Reading a pickle can run any code, so Cohort does not
-read it. docs/simulation.md has the command that converts a pickle, on a machine where you trust the file.
-"""
+"""Reads behaviour traces of devices: FedScale's file ``client_behave_trace`` as JSON, see `device_file`."""
 
 from math import isfinite
 from pathlib import Path
@@ -10,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from strategies.json_text import parse_json
 from strategies.numerics.arrays import Floats
+
+from ..device_file import read_devices
 
 _PERIODS = 1000
 """The largest allowed ratio of the longest ``finish_time`` to the shortest. A device with a short period
@@ -33,32 +30,20 @@ def read_fedscale_trace(path: str | Path) -> Floats:
     Returns
     -------
     ndarray, shape (R, 3)
-        (device, start, end) in seconds, in the form that `trace_file.read_trace` returns. Devices are
-        numbered in the order of their names, or in numerical order if all names are whole numbers. A device
-        that is never available has one row, whose end equals its start.
+        (device, start, end) in seconds, in the form that `trace_file.read_trace` returns, with devices in the
+        order of `read_devices`. A device that is never available has one row, whose end equals its start.
 
     Raises
     ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the file does not have this form. The message names the file, the device, the entry, its value and
-        what is allowed.
+    OSError, ValueError
+        As `read_devices`, or if a device does not have this form. The message names the file, the device, the
+        entry, its value and what is allowed.
     """
-    try:
-        content = parse_json(Path(path).read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: is not JSON ({error}): must be a JSON file") from error
-    if not isinstance(content, dict) or not content:
-        raise ValueError(
-            f"{path}: holds {_short(content)}: must hold an object with an entry for each device"
-        )
-    whole = all(name.isdecimal() for name in content)
-    names = sorted(content, key=int) if whole else sorted(content)
-    devices = [_device(f"{path}: device {name!r}", content[name]) for name in names]
+    found = read_devices(path)
+    devices = [_device(f"{path}: device {name!r}", entry) for name, entry in found.items()]
     periods = np.array([period for _, period in devices])
     longest = float(periods.max())
-    for name, period in zip(names, periods, strict=True):
+    for name, period in zip(found, periods, strict=True):
         if period * _PERIODS < longest:
             raise ValueError(
                 f"{path}: device {name!r}: finish_time = {period:g}: must be at least "
@@ -69,8 +54,8 @@ def read_fedscale_trace(path: str | Path) -> Floats:
         shifts = np.arange(np.ceil(longest / period)) * period
         starts, ends = ((spans[:, column] + shifts[:, None]).ravel() for column in (0, 1))
         kept = starts < longest
-        found = np.column_stack([np.full(kept.sum(), number), starts[kept], np.minimum(ends[kept], longest)])
-        rows.append(found if len(found) else np.array([[number, 0.0, 0.0]]))
+        mine = np.column_stack([np.full(kept.sum(), number), starts[kept], np.minimum(ends[kept], longest)])
+        rows.append(mine if len(mine) else np.array([[number, 0.0, 0.0]]))
     return np.concatenate(rows)
 
 

@@ -65,15 +65,7 @@ COUNTS: dict[str, Callable[..., Ints]] = {
 
 
 class Members:
-    """The clients of each group, prepared for draws.
-
-    Parameters
-    ----------
-    groups : ndarray of int, shape (M,)
-        The group of each client, 0 to G - 1.
-    num_groups : int
-        G; a group may be empty.
-    """
+    """The clients of each of G groups, which may be empty; ``groups`` (M,) are the groups of the clients."""
 
     def __init__(self, groups: Ints, num_groups: int) -> None:
         self._order = np.argsort(groups, kind="stable")

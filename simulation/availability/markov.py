@@ -20,8 +20,6 @@ class Markov(Availability):
 
     Parameters
     ----------
-    num_clients, seed : int
-        See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
         Share of the rounds in which each client is available, in [0, 1]. The chain is stationary from
         round 1.

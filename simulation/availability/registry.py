@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import Always, Availability
-from .cyclic import Cyclic
-from .diurnal import Diurnal
 from .groups import COUNTS, GroupCounts
 from .markov import Markov
 from .once import Once
-from .poisson import Poisson, Uniform
+from .poisson import Cyclic, Diurnal, Poisson, Uniform
 from .trace import Trace
 
 _PROCESSES: dict[str, type[Availability]] = {

@@ -19,8 +19,6 @@ class Trace(Availability):
 
     Parameters
     ----------
-    num_clients, seed : int
-        See `Availability`.
     recording : Recording
         The trace of D recorded clients.
     assign : {"random", "key", "same"} (default: "random")

@@ -16,15 +16,10 @@ COLUMNS = ("client", "start", "end")
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
-    Other columns are ignored. A file whose name ends with ``.json`` is a behaviour trace of devices, which
-    `read_fedscale_trace` reads. (The FLICS paper excludes hours in which a client transfers 10 MB or
-    more. To reproduce the paper, leave these hours out of the file.)
-
-    Parameters
-    ----------
-    path : path
-        The path of the file. ``client`` is any name. ``start`` and ``end`` are times as numbers; all rows
-        have the same unit and origin of time.
+    Other columns are ignored. ``client`` is any name. ``start`` and ``end`` are times as numbers; all rows
+    have the same unit and origin of time. A file whose name ends with ``.json`` is a behaviour trace of
+    devices, which `read_fedscale_trace` reads. (The FLICS paper excludes hours in which a client transfers 10
+    MB or more. To reproduce the paper, leave these hours out of the file.)
 
     Returns
     -------

@@ -20,14 +20,9 @@ __all__ = ["MLP", "Kernel", "Loop", "Parallel", "Plan", "Softmax", "Trained", "k
 def kernel_of(task: Task, device: str | None = None) -> Kernel:
     """Return the kernel for a task's model.
 
-    Parameters
-    ----------
-    task : Task
-        Softmax regression and perceptrons have kernels in NumPy, other networks use `torch.func`, and any
-        other task is trained client after client.
-    device : str, optional
-        "cpu" or "cuda": where torch trains networks (default: "cuda" if it is available). With "cuda", torch
-        trains perceptrons, too.
+    Softmax regression and perceptrons have kernels in NumPy, other networks use `torch.func`, and any other
+    task is trained client after client. ``device`` is "cpu" or "cuda": where torch trains networks (default:
+    "cuda" if it is available). With "cuda", torch trains perceptrons, too.
     """
     if type(task) is SoftmaxTask:  # not a subclass, which may train differently
         arrays = task.initial_arrays(0)

@@ -19,34 +19,16 @@ Floats32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Plan:
-    """The local training of one round; its mini-batches are those of the ClientApp.
+    """The local training of one round; its mini-batches are those of the ClientApp."""
 
-    Attributes
-    ----------
-    seed, round : int
-        Together with a client's index, they determine the client's mini-batches (`tasks.base.batches`).
-    learning_rate : float
-        Learning rate of local SGD, > 0.
-    batch_size : int
-        B >= 1; a client with n samples takes mini-batches of min(B, n) samples.
-    steps : int
-        Mini-batches per client, >= 1; not used if ``epochs`` is above 0.
-    epochs : int (default: 0)
-        If above 0, a client takes epochs · max(1, n // B) mini-batches.
-    proximal_mu : float (default: 0.0)
-        μ of FedProx, >= 0.
-    measure_variance : bool (default: False)
-        Whether to measure the variance of gradients (`tasks.base.GradientVariance`).
-    """
-
-    seed: int
+    seed: int  # with the round and a client's index, determines the client's mini-batches
     round: int
-    learning_rate: float
-    batch_size: int
-    steps: int
-    epochs: int = 0
-    proximal_mu: float = 0.0
-    measure_variance: bool = False
+    learning_rate: float  # of local SGD, > 0
+    batch_size: int  # B >= 1; a client with n samples takes mini-batches of min(B, n) samples
+    steps: int  # mini-batches per client, >= 1; not used if ``epochs`` is above 0
+    epochs: int = 0  # if above 0, a client takes epochs · max(1, n // B) mini-batches
+    proximal_mu: float = 0.0  # μ of FedProx, >= 0
+    measure_variance: bool = False  # of gradients (`tasks.base.GradientVariance`)
 
     def num_steps(self, sizes: Ints) -> Ints:
         """Return (R,) the number of mini-batches of clients with ``sizes`` samples."""
@@ -83,13 +65,7 @@ class Kernel(ABC):
         """Return the model at the start of round 1, a function of the seed."""
 
     def check(self, data: FederatedData) -> None:
-        """Check that the data fit the model, as far as this is possible before training.
-
-        Raises
-        ------
-        ValueError
-            If the data do not fit. Without this check, some kernels would train on them without an error.
-        """
+        """Raise a ValueError if the data do not fit the model: some kernels would train without an error."""
         data.check()
 
     @abstractmethod
@@ -122,14 +98,8 @@ class Kernel(ABC):
 
         A chunk holds positions in ``clients``. Each client is in one chunk. The results of a chunk do not
         depend on the other chunks in the call of `train`, bit for bit. If there are several chunks, the
-        updates of a kernel that trains on the CPU are `StackedUpdates`.
-
-        Parameters
-        ----------
-        data, clients, plan
-            See `train`.
-        controlled : bool (default: False)
-            Whether `train` gets ``controls``.
+        updates of a kernel that trains on the CPU are `StackedUpdates`. The arguments are those of `train`;
+        ``controlled`` says whether `train` gets ``controls``.
         """
         return [np.array([position]) for position in range(clients.size)]
 
@@ -146,14 +116,9 @@ def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[I
     """Divide clients into chunks that can be trained together; return the positions of each chunk's clients.
 
     Clients are sorted by steps, then by widths, and cut greedily into chunks. So a call with only the clients
-    of some of these chunks, in the same order, returns these chunks again.
-
-    Parameters
-    ----------
-    steps, widths : ndarray of int, shape (R,)
-        Mini-batches of each client, and samples per mini-batch.
-    capacity : callable
-        Returns the largest number of clients in a chunk for a number of samples per mini-batch.
+    of some of these chunks, in the same order, returns these chunks again. A client takes ``steps`` (R,)
+    mini-batches of ``widths`` (R,) samples. ``capacity`` returns the largest number of clients in a chunk for
+    a number of samples per mini-batch.
     """
     found = []
     order = np.lexsort((widths, steps))
@@ -226,16 +191,9 @@ class MiniBatches:
 
 
 class StackedUpdates(ClientUpdates):
-    """Updates as the rows of a matrix.
+    """Updates w_m - w_t as the rows of a matrix (R, P), all parameters of the model concatenated.
 
-    Parameters
-    ----------
-    rows : ndarray, shape (R, P)
-        w_m - w_t, all parameters of the model concatenated.
-    arrays : Arrays
-        w_t, the model from which every client trained.
-    split : callable
-        Splits a row of P numbers into named arrays with the model's shapes, as views if possible.
+    ``arrays`` is w_t. ``split`` splits a row into named arrays with the model's shapes, as views if possible.
     """
 
     def __init__(self, rows: Floats32, arrays: Arrays, split: Callable[[Floats32], Arrays]) -> None:

@@ -304,15 +304,7 @@ class Dense(Kernel):
 
 
 class Softmax(Dense):
-    """The model of `tasks.models.softmax`: ``weight`` (features, classes), ``bias`` (classes,), 0 at first.
-
-    Parameters
-    ----------
-    features, classes : int
-        >= 1.
-    bias : bool (default: True)
-        Whether the model has a bias.
-    """
+    """The model of `tasks.models.softmax`: ``weight`` (features, classes), ``bias`` (classes,)."""
 
     def __init__(self, features: int = 784, classes: int = 10, *, bias: bool = True) -> None:
         super().__init__((features, classes), [("weight", "bias" if bias else "")], transposed=False)
@@ -324,12 +316,7 @@ class Softmax(Dense):
 class MLP(Dense):
     """A perceptron with the names, shapes and initial distribution of torch's Sequential(Linear, ReLU, ...).
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Features, hidden units, classes: ``(784, 64, 30, 10)``.
-    dropout : float (default: 0.0)
-        See `Dense`.
+    ``sizes`` are the features, hidden units and classes: ``(784, 64, 30, 10)``. For ``dropout`` see `Dense`.
     """
 
     def __init__(self, sizes: Sequence[int], *, dropout: float = 0.0) -> None:
@@ -350,13 +337,8 @@ class MLP(Dense):
 class _OneStep(ClientUpdates):
     """Updates after one step of a model of one layer: w_m - w_t = -X_m' E_m, stored as X and E.
 
-    Parameters
-    ----------
-    inputs, errors : ndarray, shapes (n, in) and (n, out)
-        X and E. E is the learning rate times the gradient of the loss at the outputs. Samples are sorted by
-        client.
-    widths : ndarray of int, shape (R,)
-        The number of samples of each client; their sum is n.
+    X (n, in) are the inputs. E (n, out) is the learning rate times the gradient of the loss at the outputs.
+    Samples are sorted by client; ``widths`` (R,) are the numbers of samples of each client.
     """
 
     def __init__(

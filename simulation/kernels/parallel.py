@@ -33,21 +33,10 @@ class Parallel(Kernel):
     processes; a single chunk is trained in this process. Several processes are faster if the training of a
     client takes about a millisecond or more.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        A kernel that trains on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before
-        NumPy is imported, and call ``torch.set_num_threads(1)`` in this process. (The forked processes make
-        this call themselves.)
-    workers : int
-        Number of processes including this one, >= 1.
-
-    Raises
-    ------
-    ValueError
-        If ``workers`` is below 1.
-    OSError
-        On Windows, which cannot fork.
+    The kernel must train on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before NumPy
+    is imported, and call ``torch.set_num_threads(1)`` in this process. (The forked processes make this call
+    themselves.) ``workers``, >= 1, is the number of processes including this one. Windows cannot fork: there,
+    an OSError is raised.
 
     Examples
     --------
@@ -179,17 +168,14 @@ class Parallel(Kernel):
         """End the processes at once, so that the next round does not receive results of this round."""
         for worker in self._workers:
             worker.process.terminate()
-            worker.process.join()
-            worker.connection.close()
-        self._workers, self._data = [], None
+        self.close()
 
 
 _Part = tuple[Floats32, Floats, Floats]  # rows (R, P), losses (R,) and gradient variances (R,)
 
 
 def _stacked(updates: ClientUpdates) -> StackedUpdates:
-    if not isinstance(updates, StackedUpdates):
-        raise TypeError(f"updates of type {type(updates).__name__}: must be StackedUpdates")
+    assert isinstance(updates, StackedUpdates)  # as `Kernel.chunks` promises
     return updates
 
 

@@ -46,11 +46,6 @@ class Torch(Kernel):
     memory : int, optional
         Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU if a model has less
         than 16 MB).
-
-    Raises
-    ------
-    ValueError
-        If the module has buffers or dropout.
     """
 
     def __init__(
@@ -123,16 +118,17 @@ class Torch(Kernel):
         return Trained(StackedUpdates(rows.numpy(), arrays, split), losses, variances)
 
     def _empty(self, count: int) -> Tensor:
-        """Return memory for ``count`` updates, in the GPU's memory or in main memory.
+        """Return memory for ``count`` updates, in the GPU's memory or in page-locked main memory.
 
         A GPU adds the updates of large models many times faster than a CPU. So these updates stay in the
-        GPU's memory, unless they take more than a quarter of it. A GPU copies all other updates into
-        page-locked memory, many times faster than into other memory.
+        GPU's memory, unless they take more than a quarter of it.
         """
         shape = count, self._num_parameters
-        if not self._is_large_on_gpu or 16 * count * self._num_parameters > _memory_of(self._device):
-            return torch.empty(shape, pin_memory=self._device != "cpu")
-        return torch.empty(shape, device=self._device)
+        if self._is_large_on_gpu:
+            memory = torch.cuda.get_device_properties(self._device).total_memory
+            if 16 * count * self._num_parameters <= memory:
+                return torch.empty(shape, device=self._device)
+        return torch.empty(shape, pin_memory=self._device != "cpu")
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         def capacity(width: int) -> int:
@@ -245,11 +241,6 @@ class _Variance:
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
     """Return (G, P) all parameters of each client."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
-
-
-def _memory_of(device: str) -> int:
-    """Return all bytes of a GPU's memory; the free bytes depend on its other users."""
-    return torch.cuda.get_device_properties(device).total_memory
 
 
 def _exactly() -> AbstractContextManager[None]:

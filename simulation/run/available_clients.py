@@ -25,31 +25,9 @@ if TYPE_CHECKING:
 class AvailableClients:
     """Finds the clients that may be selected in each round.
 
-    Parameters
-    ----------
-    availability : Availability or None
-        Which clients are available and registered in each round; None: all.
-    eligible : Eligibility, str, callable or None
-        Which clients may be selected; None: all.
-    names : sequence of str or None
-        The names (M,) of the clients; None: "client-0", "client-1", ...
-    data : FederatedData
-        The samples of all clients, and their groups.
-    per_client : mapping of str to ndarray, shape (M,)
-        Setting of the selector -> its values, one for each client. When a client joins, the selector gets the
-        client's values (`Selector.add_clients`).
-    sizes_of : callable
-        Returns the data sizes of the first n clients, given n.
-
-    Attributes
-    ----------
-    num_ineligible : int
-        How many clients this round leaves out only because they are not eligible.
-
-    Raises
-    ------
-    ValueError
-        If there is not one name per client, or the conditions of round 1 cannot be met.
+    ``per_client`` holds the values (M,) of the selector's settings per client, of which the selector gets
+    those of a client that joins. ``sizes_of`` returns the data sizes of the first n clients, given n. The
+    other parameters are those of `Simulator`.
     """
 
     def __init__(
@@ -73,7 +51,7 @@ class AvailableClients:
         ]
         self._conditions_of = None if eligible is None else Eligibility.of(eligible)
         self._conditions, self._meets = Eligibility(), np.ones(size, dtype=np.bool_)
-        self.num_ineligible = 0
+        self.num_ineligible = 0  # how many clients this round leaves out only because they are not eligible
         if eligible is not None:
             self._eligible(1)  # refuse now, before round 1, conditions that no client meets
 
@@ -104,13 +82,7 @@ class AvailableClients:
         return eligible
 
     def _eligible(self, number: int) -> Bools:
-        """Return (M,) whether each client meets the conditions of a round.
-
-        Raises
-        ------
-        ValueError
-            If no client meets the conditions, or they name a tag or a property other than ``group``.
-        """
+        """Return (M,) whether each client meets the conditions of a round; at least one client must."""
         assert self._conditions_of is not None
         conditions = self._conditions_of(number)
         if conditions != self._conditions:

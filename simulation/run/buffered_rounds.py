@@ -32,22 +32,8 @@ if TYPE_CHECKING:
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds.
 
-    Parameters
-    ----------
-    data : FederatedData
-        The samples of all clients.
-    kernel : Kernel
-        Trains the clients' models.
-    logic : RoundLogic
-        The rounds' logic, which decides which clients are asked.
-    buffer : Buffer
-        The logic's buffer.
-    response_times : ResponseTimes
-        When each client replies.
-    deadline : float
-        Seconds after which a client that did not reply is given up.
-    plan_of : callable
-        Returns the training plan of the clients that are asked in a round.
+    A client that did not reply within ``deadline`` seconds is given up. ``plan_of`` returns the training plan
+    of the clients that are asked in a round.
     """
 
     def __init__(

@@ -23,17 +23,7 @@ if TYPE_CHECKING:
 
 
 class Polls:
-    """Computes the numbers that clients would report. Keeps no state between rounds.
-
-    Parameters
-    ----------
-    data : FederatedData
-        The samples of all clients.
-    kernel : Kernel
-        Computes losses and trains.
-    selector : Selector
-        Its `polls_for` names the numbers that it needs before it selects.
-    """
+    """Computes the numbers that clients would report: those in the selector's `polls_for`."""
 
     def __init__(self, data: FederatedData, kernel: Kernel, selector: Selector) -> None:
         self._data, self._kernel, self._selector = data, kernel, selector

@@ -37,20 +37,9 @@ class Replies(NamedTuple):
 
 
 class Training:
-    """Trains the selected clients that reply in time.
+    """Trains the selected clients that reply in time: all of them, without response times.
 
-    Parameters
-    ----------
-    data : FederatedData
-        The samples of all clients.
-    kernel : Kernel
-        Trains the clients' models.
-    logic : RoundLogic
-        The rounds' logic, which learns how long clients take.
-    response_times : ResponseTimes or None
-        When each client replies; None: at once.
-    deadline : float
-        Seconds after which a round goes on without the missing replies.
+    After ``deadline`` seconds, a round goes on without the missing replies.
     """
 
     def __init__(
@@ -68,10 +57,7 @@ class Training:
         self._late = np.empty((0, 4))
 
     def hear_late_replies(self, now: float) -> None:
-        """Learn response times from replies that came after the end of their round, in order of arrival.
-
-        ``now`` is the simulated time in seconds.
-        """
+        """Learn response times from the late replies that came by ``now``, in order of arrival."""
         if not self._late.size:
             return
         due = self._late[:, 0] <= now

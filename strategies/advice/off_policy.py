@@ -20,10 +20,15 @@ import numpy as np
 
 from ..numerics.arrays import Floats
 
-# Degrees of freedom, and the quantile .975 of Student's t for them; interpolated in 1 / degrees.
-_DEGREES = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, np.inf])
+# The degrees of freedom 1, 2, ..., 30, 60, 120 and infinity, and the quantile .975 of Student's t for them.
+_DEGREES = np.array([*range(1, 31), 60, 120, np.inf])
 _QUANTILES = np.array(
-    [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.980, 1.960]
+    [
+        *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+        *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+        *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+        *(2.000, 1.980, 1.960),
+    ]
 )
 _WIDEST = 700.0  # the largest half-width of an interval, in logarithms, so that exp() does not overflow
 
@@ -60,5 +65,5 @@ def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interva
 
 
 def quantile(degrees: float) -> float:
-    """Return the quantile .975 of Student's t with this many degrees of freedom, >= 1."""
+    """Return the quantile .975 of Student's t; interpolated in 1 / ``degrees`` of freedom, >= 1."""
     return float(np.interp(1 / max(1.0, degrees), 1 / _DEGREES[::-1], _QUANTILES[::-1]))

@@ -76,17 +76,7 @@ _LAYERS: dict[tuple[int, ...], Callable[[int], list[nn.Module]]] = {
 class CNN(Network):
     """Convolutions, then dense layers; inputs are rows of pixels (n, channels * height * width).
 
-    Parameters
-    ----------
-    dataset : str (default: "mnist")
-        Name of the data set. "digits" is refused, since its images are too small.
-    partition, data_dir : str
-        As in `PartitionedTask`.
-
-    Raises
-    ------
-    ValueError
-        If there is no network for images of this shape.
+    A data set without images of a known shape is refused, such as "digits", whose images are too small.
     """
 
     def __init__(self, dataset: str = "mnist", *, partition: str = "skewed", data_dir: str = "") -> None:

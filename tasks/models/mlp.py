@@ -11,17 +11,9 @@ from .network import Network
 class MLP(Network):
     """Hidden layers of ReLU units, then one output per class.
 
-    The parameters are "0.weight" (out, in), "0.bias", "2.weight", ...
-
-    Parameters
-    ----------
-    dataset : str (default: "digits")
-        Name of the data set.
-    hidden : sequence of int (default: (32,))
-        Units of each hidden layer, >= 1. For images of 784 pixels, (64, 30) gives the network of the
-        Power-of-Choice paper (appendix F) without its dropout.
-    partition, data_dir : str
-        As in `PartitionedTask`.
+    The parameters are "0.weight" (out, in), "0.bias", "2.weight", ... ``hidden`` are the units of each hidden
+    layer, >= 1. For images of 784 pixels, (64, 30) gives the network of the Power-of-Choice paper (appendix
+    F) without its dropout.
     """
 
     def __init__(

@@ -57,19 +57,7 @@ class NextCharacter(Network):
     """An embedding of 8 numbers per character, two layers of 256 LSTM units, and one output per character.
 
     The network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017. Each input is a row
-    of numbers, one per character.
-
-    Parameters
-    ----------
-    dataset : str (default: "shakespeare")
-        Name of the data set.
-    partition, data_dir : str
-        As in `PartitionedTask`.
-
-    Raises
-    ------
-    ValueError
-        If the data set has no characters.
+    of numbers, one per character. A data set that does not consist of characters is refused.
     """
 
     def __init__(

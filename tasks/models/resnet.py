@@ -41,19 +41,7 @@ class ResNet18(Network):
     The first convolution has 3 x 3 filters, and no pooling follows it, as is usual for small images. Each
     group norm has two groups, as in Reddi et al. 2021, whose federated CIFAR-100 the FLICS paper uses
     (section IV-A). Batch norm is not used, because its running statistics would not be averaged: they are not
-    parameters.
-
-    Parameters
-    ----------
-    dataset : str (default: "cifar100")
-        Name of the data set.
-    partition, data_dir : str
-        As in `PartitionedTask`.
-
-    Raises
-    ------
-    ValueError
-        If the data set has no images.
+    parameters. A data set without images is refused.
     """
 
     def __init__(self, dataset: str = "cifar100", *, partition: str = "skewed", data_dir: str = "") -> None:

@@ -21,14 +21,7 @@ def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[n
 class Softmax(PartitionedTask):
     """p(y | x) = softmax(x W + b) with W (features, classes) and b (classes,), both 0 at the start.
 
-    Parameters
-    ----------
-    dataset : str (default: "digits")
-        Name of the data set.
-    bias : bool (default: True)
-        Whether the model has b. The model in section G of the OSMD paper has no b.
-    partition, data_dir : str
-        As in `PartitionedTask`.
+    With ``bias=False``, the model has no b, as in section G of the OSMD paper.
     """
 
     def __init__(

@@ -1,47 +1,37 @@
-"""A client that says no to a TRAIN message is left out, and not chosen again until it is back."""
+"""A client that does not want to train is not selected until it is back."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
-import client.app
-import server.app
-
-from ..server.test_apps import DEFAULTS
-from ..support.toy_grid import ToyGrid, node_of
+from ..server.test_apps import federation
 
 
-def test_a_client_that_declines_is_not_selected_until_it_is_back(tmp_path: Path) -> None:
+def test_a_paused_client_is_not_selected_until_it_is_back(tmp_path: Path) -> None:
+    """It is paused before round 1 and is back in round 2; it declines to train in round 3."""
     pause = tmp_path / "paused"
-    config = {
-        **DEFAULTS,
-        "num-clients": 2,
-        "clients-per-round": 2,
-        "num-rounds": 5,
-        "selector": "uniform",
-        "output-dir": str(tmp_path / "out"),
-    }
-    limits = ({}, {"pause-file": str(pause)})
-    nodes = {
-        m: node_of(client.app.app, {"partition-id": m, "num-partitions": 2, **limits[m]}, config)
-        for m in range(2)
-    }
+    pause.touch()
     asked: list[str] = []
 
-    def pausing(message: Message) -> Any:
+    def answering(message: Message) -> Any:
+        if message.metadata.dst_node_id != 1001:
+            return
         asked.append(message.metadata.message_type)
-        if len(asked) == 3:  # after its status and round 1
-            pause.touch()
-        if len(asked) == 5:  # asked in rounds 3 and 4
+        if len(asked) == 3:  # asked before round 1, in round 1 and in round 2
             pause.unlink()
-        return nodes[1](message)
+        if len(asked) == 5:  # after it trained in round 2
+            pause.touch()
+        if len(asked) == 7:  # asked in rounds 4 and 5
+            pause.unlink()
 
-    server.app.app(ToyGrid({0: nodes[0], 1: pausing}), Context(1, 1, {}, RecordDict(), config))
-    lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
+    lines = federation(
+        tmp_path / "out", 2, node_configs={1: {"pause-file": str(pause)}}, before_answer=answering,
+        clients_per_round=2, num_rounds=6, selector="uniform",
+    )  # fmt: skip
     rounds = [line for line in lines if line["type"] == "round"][1:]
-    assert asked == ["query.status", "train", "train", "query.status", "query.status", "train", "train"]
-    assert [line["num_available"] for line in rounds] == [2, 2, 1, 2, 2]
-    assert [f["reason"] for f in rounds[1]["failures"]] == ["it does not want to train now"]
-    assert [bool(line["failures"]) for line in rounds] == [False, True, False, False, False]
+    assert asked == [*["query.status"] * 3, "train", "train", *["query.status"] * 2, "train", "train"]
+    assert [line["num_available"] for line in rounds] == [1, 2, 2, 1, 2, 2]
+    assert "client-01" not in rounds[0]["client_ids"]
+    assert [f["reason"] for f in rounds[2]["failures"]] == ["it does not want to train now"]
+    assert [bool(line["failures"]) for line in rounds] == [False, False, True, False, False, False]

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 
-import client.app
-import server.app
-import tasks
 from client import device_limits
 from client.device_limits import Power, battery, charge, is_metered, temperature, why_unavailable
 from client.local_data import LocalData
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
 
-from ..server.test_apps import DEFAULTS
-from ..support.toy_grid import ToyGrid, node_of
+from ..support.client_app import DEFAULTS, MODEL, TRAIN, report, say
 
 ROUTE_HEADER = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 BUSCTL = (
@@ -190,62 +186,16 @@ def test_a_wrong_limit_is_named(system: Path, limits: dict[str, object], message
 
 
 def test_a_paused_client_says_so_and_does_not_train(system: Path) -> None:
-    ToyGrid({})  # outside a run, Flower needs an identity to make messages
     pause = system / "paused"
-    node = node_of(
-        client.app.app, {"partition-id": 0, "num-partitions": 2, "pause-file": str(pause)}, DEFAULTS
-    )
-    weights = tasks.create("digits").initial_arrays(0)
-    config = ConfigRecord({"learning-rate": 0.1, "local-steps": 1, "batch-size": 8, "seed": 1})
-
-    def ask(kind: str) -> RecordDict:
-        arrays = ArrayRecord({name: Array(value) for name, value in weights.items()})
-        content = RecordDict({"arrays": arrays, "config": config})
-        reply = node(Message(content, 1, kind))
-        assert isinstance(reply, Message)
-        return reply.content
-
-    assert read_report(ask(STATUS)).available
-    assert ask("train").array_records
+    node = {"pause-file": str(pause)}
+    assert report(STATUS, node=node).available
+    assert say("train", TRAIN, node, arrays=MODEL).array_records
     pause.touch()
-    assert not read_report(ask(STATUS)).available
-    declined = ask("train")
+    assert not report(STATUS, node=node).available
+    declined = say("train", TRAIN, node, arrays=MODEL)
     assert not declined.array_records
     assert not read_report(declined).available
-    assert read_report(declined).num_examples == read_report(ask(STATUS)).num_examples
-
-
-def test_a_paused_client_is_not_selected_until_it_is_back(system: Path) -> None:
-    pause = system / "paused"
-    pause.touch()
-    config = {
-        **DEFAULTS, "num-clients": 3, "clients-per-round": 2, "num-rounds": 4, "selector": "uniform",
-        "output-dir": str(system / "out"),
-    }  # fmt: skip
-    nodes = {
-        m: node_of(
-            client.app.app,
-            {"partition-id": m, "num-partitions": 3, **({"pause-file": str(pause)} if m == 1 else {})},
-            config,
-        )
-        for m in range(3)
-    }
-    asked = []
-
-    def paused(message: Message) -> Any:
-        asked.append(message.metadata.message_type)
-        if len(asked) == 3:  # at the start, in round 1, in round 2
-            pause.unlink()
-        return nodes[1](message)
-
-    grid = ToyGrid({0: nodes[0], 1: paused, 2: nodes[2]})
-    server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
-    lines = [json.loads(line) for line in (system / "out" / "history.jsonl").read_text().splitlines()]
-    rounds = [line for line in lines if line["type"] == "round"][1:]
-    assert asked[:3] == [STATUS] * 3
-    assert [line["num_available"] for line in rounds] == [2, 3, 3, 3]
-    assert "client-01" not in rounds[0]["client_ids"]
-    assert "train" in asked
+    assert read_report(declined).num_examples == report(STATUS, node=node).num_examples
 
 
 def save(path: Path, **arrays: Any) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
-from flwr.serverapp.strategy import FedProx
 
 import tasks
 from client.app import app
@@ -14,7 +13,7 @@ from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import GROUP, INVITATION, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Faults, Polling
-from strategies.presets import Delta, Flics, Forecast, PowerOfChoice
+from strategies.presets import Delta, Flics, PowerOfChoice
 from strategies.selectors.invitation import GroupMember
 
 from ..server.test_apps import DEFAULTS
@@ -46,30 +45,18 @@ def federation(strategy: SelectionStrategy, nodes: int = 6, **node: Any) -> task
     return {name: array.numpy() for name, array in result.arrays.items()}
 
 
+# Kinds whose messages no other test sends to the ClientApp.
 STRATEGIES: dict[str, tuple[Callable[..., SelectionStrategy], dict[str, Any]]] = {
-    "pow-d": (lambda **options: PowerOfChoice(3, num_candidates=5, **options), {}),
     "pow-d, evaluated": (
         lambda **options: PowerOfChoice(3, **{**options, "polling": Polling(poll_with="evaluate")}),
         {},
     ),
-    "cpow-d": (lambda **options: PowerOfChoice(3, variant="cpow-d", batch_size=4, **options), {}),
     "rpow-d": (lambda **options: PowerOfChoice(3, variant="rpow-d", **options), {}),
     "delta": (lambda **options: Delta(3, local_steps=4, **options), {}),
-    "forecast": (lambda **options: Forecast(3, **options), {}),
     "flics": (lambda **options: Flics(3, **options), {"group": ["a", "a", "a", "b", "b", "b"]}),
     "flics, private": (
         lambda **options: Flics(3, private=True, group_shares=[1, 1], epsilon=8.0, **options),
         {"private_group": [0, 0, 0, 1, 1, 1]},
-    ),
-    "scaffold": (
-        lambda **options: SelectionStrategy("uniform", clients_per_round=3, variates="scaffold", **options),
-        {},
-    ),
-    "fedprox": (
-        lambda **options: Forecast(
-            3, server_strategy=FedProx(fraction_evaluate=0.0, proximal_mu=0.1), **options
-        ),
-        {},
     ),
 }
 

@@ -59,6 +59,26 @@ def written(path: Path, rounds: int = 3, *kinds: str) -> Path:
     return path
 
 
+def record(number: int = 1, **fields: Any) -> RoundRecord:
+    """The record of a round in which client 0 trained."""
+    one = np.ones(1)
+    feedback = Feedback(one, one, one, one, np.array([True]))
+    return RoundRecord(
+        number, 1, Selection(np.array([0]), np.array([1]), one, one, one), one, feedback, **fields
+    )
+
+
+def recording(folder: Path) -> Recording:
+    return Recording(RunSettings.from_run_config({**DEFAULTS, "output-dir": str(folder)}))
+
+
+QUALITY = Metrics(loss=1.0, accuracy=0.5)
+
+
+def full(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def summary(path: Path) -> list[str]:
     return [
         f"{line['type']} {line['round']}" if "round" in line else line["type"] for line in read_lines(path)
@@ -131,9 +151,6 @@ def test_a_failed_resume_leaves_the_history_unchanged(
     path = written(tmp_path / "history.jsonl", 4)
     before = path.read_bytes()
 
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         HistoryWriter.resume(path, 2, RUN)
@@ -150,7 +167,7 @@ def test_lines_wait_for_room_on_a_full_disk(
     def limited(descriptor: int, content: bytes) -> int:
         nonlocal room
         if room == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            full()
         done = write(descriptor, content[:room])
         room -= done
         return done
@@ -170,38 +187,20 @@ def test_lines_wait_for_room_on_a_full_disk(
 def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write, full = os.write, True
-
-    def limited(descriptor: int, content: bytes) -> int:
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, content)
-
     monkeypatch.setattr("server.history.writer.KEPT", 5000)
-    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
-    one = np.ones(1)
-    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
+    clients = KnownClients(["a"], judged_sizes(np.ones(1)), [None])
     path = tmp_path / "history.jsonl"
-    with monkeypatch.context() as patch, Recording(settings) as recording:
+    with recording(tmp_path) as files:
 
         def write_round(number: int) -> None:
-            feedback = Feedback(one, one, one, one, np.array([True]))
-            record = RoundRecord(number, 1, chosen, one, feedback, failures={0: "x" * 200})
-            recording.round(
-                number,
-                {},
-                Metrics(loss=1.0, accuracy=0.5),
-                record,
-                KnownClients(["a"], judged_sizes(one), [None]),
-            )
+            files.round(number, {}, QUALITY, record(number, failures={0: "x" * 200}), clients)
 
         write_round(1)
-        patch.setattr(os, "write", limited)
-        for number in range(2, 200):
-            write_round(number)
-            waiting = sum(len(line.text) for line in recording._history._waiting)
-            assert waiting <= 5000
-        full = False
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            for number in range(2, 200):
+                write_round(number)
+                assert sum(len(line.text) for line in files._history._waiting) <= 5000
         write_round(200)
     lines = read_lines(path)
     assert [line["type"] for line in lines[:5]] == ["run", "roster", "round", "round", "lost"]
@@ -217,9 +216,6 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_i
 
 
 def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     path = tmp_path / "history.jsonl"
     monkeypatch.setattr("server.history.writer.KEPT", 100)
     with HistoryWriter(path) as history:
@@ -233,20 +229,11 @@ def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path: Path) -> None:
-    nothing = np.full(2, np.nan)
-    record = RoundRecord(
-        round=3,
-        num_available=2,
-        selection=Selection(np.array([1, 0]), np.ones(2, int), np.ones(2), np.ones(2), np.ones(2)),
-        weights=np.zeros(2),
-        feedback=Feedback(nothing, nothing, nothing, nothing, np.zeros(2, bool)),
-        failures={1: "late"},
-        clipped={0: "update shortened"},
-        quarantined=(2,),
-        skipped="quorum",
+    found = record(
+        3, failures={1: "late"}, clipped={0: "update shortened"}, quarantined=(2,), skipped="quorum"
     )
     with HistoryWriter(tmp_path / "history.jsonl") as history:
-        history.write_round(record, ["a", "b", "c"], test_loss=0.5)
+        history.write_round(found, ["a", "b", "c"], test_loss=0.5)
     (line,) = read_lines(tmp_path / "history.jsonl")
     told: dict[str, Any] = {key: line[key] for key in ("failures", "clipped", "quarantined", "skipped")}
     assert told == {
@@ -279,17 +266,13 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
 
 
 def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(tmp_path: Path) -> None:
-    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
-    one = np.ones(1)
-    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
-    record = RoundRecord(1, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
     sizes = np.array([10.0, np.nan])
-    with Recording(settings) as recording:
+    with recording(tmp_path) as files:
 
         def write(*client_ids: str) -> None:
             known = judged_sizes(sizes)
             clients = KnownClients(client_ids, known, ["north", None, None][: len(client_ids)])
-            recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
+            files.round(1, {}, QUALITY, record(), clients)
 
         write("a", "b")
         write("a", "b")  # who has not said a size has not changed it
@@ -314,18 +297,13 @@ def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(
 
 def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
     """Clients without a size of their own have one number in common, which may change in each round."""
-    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
-    one = np.ones(1)
-    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
     claimed = np.array([100.0, 90, 110, 100, 95, 105, 100, 100, 100, np.nan, 1e10])
     names, guard = list("abcdefghijk"), GuardSettings(level="strict")
-    with Recording(settings) as recording:
+    with recording(tmp_path) as files:
         for number, claim in enumerate([260.0, 260.0, 100.0, 260.0], 1):
             claimed[0] = claim
-            record = RoundRecord(number, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
             sizes = judged_sizes(claimed, None, guard)
-            clients = KnownClients(names, sizes, [None] * 11)
-            recording.round(number, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
+            files.round(number, {}, QUALITY, record(number), KnownClients(names, sizes, [None] * 11))
             read = RunHistory(tmp_path / "history.jsonl")
             read.read()
             assert read.used_sizes == sizes.used.tolist()
@@ -354,7 +332,6 @@ def test_the_guard_of_a_history_is_a_level(tmp_path: Path) -> None:
 
 
 def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Path) -> None:
-    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
     node = measures(
         {"loss": [1.0, 2.0], "accuracy": 0.5, "x" * 100: [3.0], **{f"m{n}": 1 for n in range(90)}}
     )
@@ -373,12 +350,8 @@ def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Pat
     )
     strategy.start(ToyGrid({1: node}), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
     assert groups[1]["0"]["loss"] == [1.0, 2.0]  # such a list does reach the server's app
-    one = np.ones(1)
-    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
-    record = RoundRecord(1, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
-    with Recording(settings) as recording:
-        clients = KnownClients(["a"], judged_sizes([10.0]), ["0"])
-        recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients, groups[1])
+    with recording(tmp_path) as files:
+        files.round(1, {}, QUALITY, record(), KnownClients(["a"], judged_sizes([10.0]), ["0"]), groups[1])
     (line,) = (line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "round")
     assert line["group_metrics"] == {"0": {"loss": None, "accuracy": 0.5}}
 

@@ -159,13 +159,3 @@ def test_a_run_without_a_folder_has_no_trackers() -> None:
 
 def test_the_extras_of_the_trackers_have_their_names() -> None:
     assert {name: each.extra for name, each in TRACKERS.items()} == {name: name for name in TRACKERS}
-
-
-@pytest.mark.slow
-def test_a_simulation_on_the_command_line_writes_for_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
-    options = ["--rounds", "2", "--track", "tensorboard", "--out", str(tmp_path / "run"), "--quiet"]
-    result = CliRunner().invoke(cli, ["simulate", "--engine", "batched", *options])
-    assert result.exit_code == 0, result.output
-    folder = tmp_path / "run" / "forecast"
-    assert [step for step, _ in losses_in(folder / "tensorboard")] == [0, 1, 2]

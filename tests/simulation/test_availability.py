@@ -249,17 +249,6 @@ def test_clients_of_groups_that_never_return():
     assert present.any(axis=0).all()
 
 
-def test_members_are_drawn_group_by_group():
-    groups = np.array([0, 1, 0, 1, 1, 2])
-    seen = np.zeros(6)
-    for seed in range(2000):
-        present = Members(groups, 3).draw(np.array([1, 2, 9]), np.random.default_rng(seed))
-        assert np.bincount(groups[present]).tolist() == [1, 2, 1]
-        assert (np.diff(present) > 0).all()
-        seen[present] += 1 / 2000
-    np.testing.assert_allclose(seen, [1 / 2, 2 / 3, 1 / 2, 2 / 3, 2 / 3, 1], atol=5 * 0.5 / 2000**0.5)
-
-
 def test_the_members_with_the_smallest_random_numbers_are_drawn():
     """As in one sort by group and random number."""
     rng = np.random.default_rng(4)

@@ -5,19 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam
 
-from client.app import app as client_app
-from simulation.grid import InProcessGrid
-from simulation.kernels import Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from strategies import Buffered, SelectionStrategy
+from strategies import Buffered
 from strategies.options import Deadlines, Faults, Polling
 
-from ..server.test_apps import DEFAULTS
-from ..support.simulators import digits, simulator_of
+from ..support.simulators import like_the_apps, run_of_apps, simulator_of
 
 CLIENTS, ROUNDS = 10, 15
 MODE = Buffered(concurrency=5, size=2, max_staleness=6)
@@ -29,24 +24,9 @@ def times(**options: Any) -> ResponseTimes:
 
 
 def simulator(**options: Any) -> Simulator:
-    return Simulator(
-        digits(CLIENTS, 5),
-        Softmax(64, 10),
-        **{
-            "selector": "forecast",
-            "clients_per_round": 2,
-            "num_rounds": ROUNDS,
-            "learning_rate": 0.5,
-            "batch_size": 16,
-            "local_steps": 5,
-            "seed": 5,
-            "faults": FAULTS,
-            "mode": MODE,
-            "response_times": times(),
-            "round_deadline": 200.0,
-            **options,
-        },
-    )
+    selector = options.pop("selector", "forecast")
+    own = {"faults": FAULTS, "mode": MODE, "response_times": times(), "round_deadline": 200.0}
+    return like_the_apps(selector, CLIENTS, ROUNDS, **{"clients_per_round": 2, **own, **options})
 
 
 @pytest.mark.parametrize(
@@ -54,27 +34,18 @@ def simulator(**options: Any) -> Simulator:
 )
 def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None) -> None:
     slow = times(dropout=0.1)
-    records: list[Any] = []
-    config = {**DEFAULTS, "num-clients": CLIENTS, "seed": 5}
-    nodes = ({"partition-id": m, "num-partitions": CLIENTS} for m in range(CLIENTS))
-    SelectionStrategy(
+    _, _, records = run_of_apps(
         "forecast",
+        CLIENTS,
+        ROUNDS,
+        grid={"latency": slow},
         clients_per_round=2,
-        min_available_clients=CLIENTS,
         num_rounds=ROUNDS,
-        local_learning_rate=0.5,
-        seed=5,
         mode=MODE,
         faults=FAULTS,
         deadlines=Deadlines(round=60, shortest=inf),
         polling=Polling(ask_status=True, interval=0.05),
         server_strategy=server,
-        on_round=records.append,
-    ).start(
-        InProcessGrid(client_app, nodes, run_config=config, latency=slow),
-        ArrayRecord({name: Array(array) for name, array in Softmax(64, 10).initial_arrays(5).items()}),
-        num_rounds=ROUNDS,
-        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
     )
     ours = simulator(response_times=slow, round_deadline=60.0, server_strategy=server)
     for mine, theirs in zip(ours.run(ROUNDS), records, strict=True):

@@ -19,9 +19,8 @@ from simulation.availability import Availability, create
 from simulation.availability.trace_file import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
-from strategies import SelectionStrategy, selectors
+from strategies import SelectionStrategy
 from strategies.flower.attendance import NotEnoughClientsError
-from strategies.flower.exchanges import ExchangeGrid
 from strategies.options import Deadlines, Faults, Polling
 
 from ..support.toy_grid import node_of
@@ -256,13 +255,6 @@ def test_only_simulated_time_passes() -> None:
     assert grid.pull_messages([messages[0].metadata.message_id]) == []
 
 
-def test_polling_receives_a_reply_when_it_is_due() -> None:
-    grid, nodes = grid_of(echo, latency=7.0)
-    replies = ExchangeGrid(grid, 0.5).send_and_receive(ask(*nodes), timeout=100)
-    assert len(replies) == 1
-    assert 7.0 <= grid.clock.monotonic() <= 7.5
-
-
 def test_without_a_timeout_a_missing_reply_does_not_block() -> None:
     grid, nodes = grid_of(lambda message: None, echo, echo, latency=3.0)
     grid.latency = lambda message: np.inf if message.metadata.dst_node_id == nodes[2] else 3.0
@@ -340,12 +332,6 @@ def table(*rounds: list[int]) -> Availability:
     rows = [(client, number, number + 1) for number, available in enumerate(rounds) for client in available]
     recording = Recording(rows)
     return create("trace", recording.num_clients, recording=recording, assign="same")
-
-
-def drifting(clients: int, rounds: int) -> Availability:
-    """All clients are available in round 1, where they register; later about half of them."""
-    later = create("markov", clients, seed=2, rates=0.5, memory=0.6)
-    return table(list(range(clients)), *(later.available(number).tolist() for number in range(2, rounds + 1)))
 
 
 def named(availability: Availability, **options: Any) -> InProcessGrid:
@@ -441,38 +427,6 @@ def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
         assert [reply.error.code if reply.has_error() else None for reply in (first, second)] == codes
         assert first.content["metrics"]["times"] == times
     assert second.content["metrics"]["times"] == 2
-
-
-@pytest.mark.parametrize("selector", ["uniform", "adaptive-osmd"])
-def test_a_strategy_selects_among_the_available_clients_as_the_selector_alone(selector: str) -> None:
-    availability = drifting(12, rounds=20)
-    records = run_selection(named(availability), 20, selector, num_rounds=20)
-    alone = selectors.create(selector, 12, clients_per_round=4, num_rounds=20, seed=5)
-    assert [record.round for record in records] == list(range(1, 21))
-    for record in records:
-        available = availability.available(record.round)
-        assert available is not None
-        assert record.num_available == available.size
-        expected = alone.select(record.round, available=available)
-        assert record.selection.clients.tolist() == expected.clients.tolist()
-        assert set(expected.clients.tolist()) <= set(available.tolist())
-        np.testing.assert_array_equal(record.selection.probabilities, expected.probabilities)
-        alone.update(record.round, record.selection, record.feedback)
-
-
-def test_flowers_strategy_trains_the_available_clients() -> None:
-    trained: list[set[int]] = []
-
-    class Watched(InProcessGrid):
-        def push_messages(self, messages: Any) -> list[str]:
-            messages = list(messages)
-            if messages:
-                trained.append({self.client_of(message.metadata.dst_node_id) for message in messages})
-            return super().push_messages(messages)
-
-    grid = Watched(counting_app(), numbers(4), availability=table([0, 1, 2], [2, 3], [0, 3], [1, 2, 3]))
-    FedAvg(fraction_evaluate=0.0).start(grid, model(0), num_rounds=4)
-    assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
 
 
 def test_a_strategy_waits_for_its_quorum() -> None:

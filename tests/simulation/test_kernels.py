@@ -8,13 +8,22 @@ import torch
 from torch import nn
 
 import tasks
-from simulation.kernels import MLP, Kernel, Loop, Plan, Softmax, kernel_of
+from simulation.kernels import MLP, Kernel, Loop, Plan, Softmax, Trained, kernel_of
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
 from strategies.rounds.seeds import client_seed
+from tasks.base import Arrays
 from tasks.federated_data import Dataset
 
 from ..support.simulators import KERNELS, data_of, start
+
+
+def check_same_models(ours: Trained, theirs: Trained, arrays: Arrays, atol: float = 1e-5) -> None:
+    for row in range(ours.losses.size):
+        one, other = ours.updates.model(row), theirs.updates.model(row)
+        assert one.keys() == other.keys() == arrays.keys()
+        for key in arrays:
+            np.testing.assert_allclose(one[key], other[key], atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -36,10 +45,7 @@ def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, pl
     data, arrays = data_of(), start(kernel)
     clients = np.array([9, 0, 4, 7, 1, 8, 3, 5, 2, 6])
     ours, theirs = kernel.train(arrays, data, clients, plan), loop.train(arrays, data, clients, plan)
-    for row in range(clients.size):
-        one, other = ours.updates.model(row), theirs.updates.model(row)
-        for key in arrays:
-            np.testing.assert_allclose(one[key], other[key], atol=1e-5, rtol=1e-5)
+    check_same_models(ours, theirs, arrays)
     np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
     np.testing.assert_allclose(ours.gradient_variances, theirs.gradient_variances, rtol=1e-3)
@@ -128,10 +134,7 @@ def test_every_network_is_trained_as_its_task_does(name: str, memory: int) -> No
         trained = kernel.train(arrays, data, clients, plan, controls)
         np.testing.assert_allclose(trained.losses, loop.losses, rtol=1e-4)
         np.testing.assert_allclose(trained.gradient_variances, loop.gradient_variances, rtol=1e-3)
-        for row in range(4):
-            one, other = trained.updates.model(row), loop.updates.model(row)
-            for key in arrays:
-                np.testing.assert_allclose(one[key], other[key], atol=1e-4, rtol=0)
+        check_same_models(trained, loop, arrays, atol=1e-4)
 
 
 def test_a_regression_without_a_bias() -> None:
@@ -142,10 +145,8 @@ def test_a_regression_without_a_bias() -> None:
         plan = Plan(3, 1, 0.2, batch_size=16, steps=steps)
         ours, theirs = (each.train(arrays, data, np.arange(10), plan) for each in (kernel, Loop(task)))
         np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
-        for row in range(10):
-            one, other = ours.updates.model(row), theirs.updates.model(row)
-            assert one.keys() == {"weight"}
-            np.testing.assert_allclose(one["weight"], other["weight"], atol=1e-5, rtol=0)
+        assert arrays.keys() == {"weight"}
+        check_same_models(ours, theirs, arrays)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -161,11 +162,7 @@ def test_controls_are_added_to_each_gradient(name: str) -> None:
     plan = Plan(3, 1, 0.01, batch_size=8, steps=3)
     ours = kernel.train(arrays, data, clients, plan, controls)
     theirs = Loop(tasks.create(task)).train(arrays, data, clients, plan, controls)
-    for row in range(2):
-        for key in arrays:
-            np.testing.assert_allclose(
-                ours.updates.model(row)[key], theirs.updates.model(row)[key], atol=1e-5, rtol=0
-            )
+    check_same_models(ours, theirs, arrays)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -84,19 +84,14 @@ def test_several_processes_give_the_results_of_one(
 def test_a_simulation_in_several_processes_is_the_one_in_one_process() -> None:
     data, kernel = data_of(), MLP((64, 32, 10))
     models = []
-    for each in (kernel, Parallel(kernel, workers=2)):
-        simulator = Simulator(
-            data,
-            each,
-            "adaptive-osmd",
-            clients_per_round=5,
-            num_rounds=6,
-            learning_rate=0.1,
-            batch_size=8,
-            local_epochs=2,
-        )
-        simulator.run(6)
-        models.append(simulator.arrays)
+    with Parallel(kernel, workers=2) as several:
+        for each in (kernel, several):
+            simulator = Simulator(
+                data, each, "adaptive-osmd", clients_per_round=5, num_rounds=6, learning_rate=0.1,
+                batch_size=8, local_epochs=2,
+            )  # fmt: skip
+            simulator.run(6)
+            models.append(simulator.arrays)
     for name, array in models[0].items():
         np.testing.assert_array_equal(array, models[1][name])
 

@@ -9,20 +9,18 @@ from flwr.serverapp.strategy import FedAdam, FedAvgM, FedProx
 from simulation.availability import Availability, InOrderOfArrival
 from simulation.kernels import Softmax
 from simulation.response_times import ResponseTimes
-from simulation.simulator import Simulator
 from strategies.options import Faults
 
-from ..support.simulators import data_of, digits, simulator_of, start
+from ..support.simulators import data_of, simulator_of, start
 
 
 def test_an_update_that_is_not_finite_is_left_out_and_spoils_nothing() -> None:
     data = data_of()
     data.inputs[data.offsets[7]] = np.nan
     for steps in (1, 2):
-        simulator = Simulator(
-            data, Softmax(64, 10), "full", clients_per_round=10, num_rounds=1,
-            learning_rate=0.1, batch_size=64, local_steps=steps,
-        )  # fmt: skip
+        simulator = simulator_of(
+            data, selector="full", clients_per_round=10, batch_size=64, local_steps=steps
+        )
         record = simulator.step()
         assert record.failures == {7: "the norm of the update is not finite"}
         assert all(np.isfinite(array).all() for array in simulator.arrays.values())
@@ -56,11 +54,11 @@ def test_a_client_of_a_group_without_a_share_is_named_before_round_1() -> None:
     with pytest.raises(
         ValueError, match=r"client 1 cannot take part: its group is 'west': must be one of 'a'"
     ):
-        Simulator(
-            data_of((10,) * 3, 4), Softmax(4, 10), "flics", clients_per_round=2, num_rounds=2, batch_size=5,
-            learning_rate=0.1, local_steps=1,
+        simulator_of(
+            data_of((10,) * 3),
+            selector="flics",
             selector_settings={"groups": ["a", "west", "a"], "group_shares": {"a": 1.0}},
-        )  # fmt: skip
+        )
 
 
 def test_a_client_must_be_available_in_round_1() -> None:
@@ -112,21 +110,21 @@ def test_a_round_without_available_clients_is_skipped(selector: str, guard: bool
 def test_a_client_with_nan_samples_spoils_no_diversities() -> None:
     data = data_of()
     data.inputs[data.offsets[3]] = np.nan
-    simulator = Simulator(
-        data, Softmax(64, 10), "delta", clients_per_round=3, num_rounds=5, learning_rate=0.1, batch_size=8,
-        local_steps=3,
-    )  # fmt: skip
-    assert not any(record.skipped for record in simulator.run(4))
+    assert not any(record.skipped for record in simulator_of(data, selector="delta").run(4))
 
 
 def test_the_guard_judges_poll_reports() -> None:
     data = data_of((20,) * 10)
     data.inputs[data.offsets[3] : data.offsets[4]] *= 1e4
-    options: dict[str, Any] = {
-        "clients_per_round": 2, "num_rounds": 9, "learning_rate": 1e-4, "batch_size": 8, "local_steps": 1,
-        "initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10},
-    }  # fmt: skip
-    records = Simulator(data, Softmax(64, 10), "pow-d", faults=Faults(guard="strict"), **options).run(3)
+    options = {"initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10}}
+    records = simulator_of(
+        data,
+        selector="pow-d",
+        faults=Faults(guard="strict"),
+        clients_per_round=2,
+        learning_rate=1e-4,
+        **options,
+    ).run(3)
     assert "loss" in records[0].clipped[3]
 
 
@@ -154,10 +152,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None
 def test_a_client_without_samples_is_refused() -> None:
     data = data_of((5, 4))._replace(offsets=np.array([0, 5, 5, 9]))
     with pytest.raises(ValueError, match="client 1 has no samples"):
-        Simulator(
-            data, Softmax(64, 10), clients_per_round=1, num_rounds=1, learning_rate=0.1, batch_size=1,
-            local_steps=1,
-        )  # fmt: skip
+        simulator_of(data, clients_per_round=1)
 
 
 def test_arguments_of_a_wrong_type_are_refused() -> None:
@@ -168,22 +163,14 @@ def test_arguments_of_a_wrong_type_are_refused() -> None:
 
 
 def test_only_eligible_clients_are_selected() -> None:
-    options = {
-        "learning_rate": 0.5,
-        "batch_size": 16,
-        "local_steps": 2,
-        "clients_per_round": 2,
-        "num_rounds": 6,
-    }
-    data, kernel = digits(8, 5), Softmax(64, 10)
-    names = [f"{'site' if m < 5 else 'lab'}-{m}" for m in range(8)]
-    simulator = Simulator(data, kernel, "uniform", eligible="site-*", client_names=names, **options)
+    names = [f"{'site' if m < 5 else 'lab'}-{m}" for m in range(10)]
+    simulator = simulator_of(selector="uniform", clients_per_round=2, eligible="site-*", client_names=names)
     for record in simulator.run(6):
         assert record.selection.clients.max() < 5
-        assert (record.num_available, record.num_ineligible, record.eligible) == (5, 3, "site-*")
+        assert (record.num_available, record.num_ineligible, record.eligible) == (5, 5, "site-*")
     with pytest.raises(
         ValueError, match=r"eligible = 'ward-\*': no client meets this; the names are client-0"
     ):
-        Simulator(data, kernel, eligible="ward-*", **options)
+        simulator_of(eligible="ward-*")
     with pytest.raises(ValueError, match="knows names and groups only"):
-        Simulator(data, kernel, eligible="charging=true", **options)
+        simulator_of(eligible="charging=true")

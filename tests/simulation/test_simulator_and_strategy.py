@@ -5,18 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import tasks
-from client.app import app as client_app
 from simulation.availability import InOrderOfArrival
 from simulation.availability import create as availability_of
-from simulation.grid import InProcessGrid
 from simulation.kernels import MLP, Loop, Plan, Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from strategies import SelectionStrategy
+from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.control_variates import create_variates
@@ -24,8 +22,8 @@ from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
-from ..server.test_apps import DEFAULTS, federation
-from ..support.simulators import data_of, digits
+from ..server.test_apps import federation
+from ..support.simulators import data_of, like_the_apps, run_of_apps
 from ..support.strangers import honest
 from ..support.toy_grid import ToyGrid
 
@@ -37,25 +35,18 @@ from ..support.toy_grid import ToyGrid
 def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
-    settings = {
-        "adaptive-osmd": "learning-rate-multiplier=1000",
-        "forecast-asked": "ask-norms=true",
-        "cpow-d": "batch-size=4",
-    }.get(selector, "")
-    own = {
+    own: dict[str, Any] = {
         "adaptive-osmd": {"learning_rate_multiplier": 1000},
         "forecast-asked": {"ask_norms": True},
         "cpow-d": {"batch_size": 4},
     }.get(selector, {})
+    settings = " ".join(f"{name}={value}" for name, value in own.items())
     selector = selector.removesuffix("-asked")
     lines = federation(
         tmp_path, 8, num_rounds=6, seed=5, selector=selector, selector_settings=settings, task=task
     )
     kernel = Softmax(64, 10) if task == "digits" else MLP((64, 32, 10))
-    simulator = Simulator(
-        digits(8, 5), kernel, selector, clients_per_round=3, num_rounds=6, learning_rate=0.5,
-        batch_size=16, local_steps=5, seed=5, selector_settings=own, faults=Faults(guard=True),
-    )  # fmt: skip
+    simulator = like_the_apps(selector, 8, 6, kernel=kernel, selector_settings=own, faults=Faults(guard=True))
     test_data = tasks.create("digits").test_data()
     for line in (each for each in lines if each["type"] == "round" and each["round"]):
         record = simulator.step()
@@ -71,28 +62,12 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: s
 
 @pytest.mark.parametrize("level", ["sane", "strict"])
 def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level: Any) -> None:
-    config = {**DEFAULTS, "num-clients": 200, "seed": 5}
-    nodes = ({"partition-id": m, "num-partitions": 200} for m in range(200))
-    records: list[Any] = []
-    faults = Faults(guard=level)
-    strategy = SelectionStrategy(
-        "md", clients_per_round=4, min_available_clients=200, seed=5, local_learning_rate=0.5,
-        polling=Polling(ask_status=True), faults=faults, on_round=records.append,
-    )  # fmt: skip
-    kernel = Softmax(64, 10)
-    strategy.start(
-        InProcessGrid(client_app, nodes, run_config=config),
-        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
-        num_rounds=3,
-        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
-    )
-    simulator = Simulator(
-        digits(200, 5), kernel, "md", clients_per_round=4, num_rounds=3, learning_rate=0.5, batch_size=16,
-        local_steps=5, seed=5, faults=faults,
-    )  # fmt: skip
+    options: dict[str, Any] = {"clients_per_round": 4, "faults": Faults(guard=level)}
+    strategy, _, records = run_of_apps("md", 200, 3, **options)
+    simulator = like_the_apps("md", 200, 3, **options)
     sizes = simulator.data_sizes
     assert strategy.data_sizes.used.tolist() == sizes.used.tolist()
-    assert strategy.data_sizes.claimed.tolist() == sizes.claimed.tolist() == digits(200, 5).sizes().tolist()
+    assert strategy.data_sizes.claimed.tolist() == sizes.claimed.tolist()
     assert bool(sizes.remarks) == (level == "strict")
     for record, theirs in zip(simulator.run(3), records, strict=True):
         assert record.selection.clients.tolist() == theirs.selection.clients.tolist()
@@ -140,26 +115,11 @@ def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
 
 @pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
 def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
-    config = {**DEFAULTS, "num-clients": 8, "seed": 5}
-    nodes = ({"partition-id": m, "num-partitions": 8} for m in range(8))
-    strategy = SelectionStrategy(
-        "md", clients_per_round=3, min_available_clients=8, seed=5, local_learning_rate=0.5,
-        server_strategy=server_strategy, polling=Polling(ask_status=True),
-    )  # fmt: skip
-    kernel = Softmax(64, 10)
-    result = strategy.start(
-        InProcessGrid(client_app, nodes, run_config=config),
-        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
-        num_rounds=4,
-        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
-    )
-    simulator = Simulator(
-        digits(8, 5), kernel, "md", clients_per_round=3, num_rounds=4, learning_rate=0.5, batch_size=16,
-        local_steps=5, seed=5, server_strategy=server_strategy, faults=Faults(guard=True),
-    )  # fmt: skip
+    _, model, _ = run_of_apps("md", 8, 4, server_strategy=server_strategy)
+    simulator = like_the_apps("md", 8, 4, server_strategy=server_strategy, faults=Faults(guard=True))
     simulator.run(4)
-    for name, array in result.arrays.items():
-        np.testing.assert_allclose(simulator.arrays[name], array.numpy(), atol=1e-4, rtol=0)
+    for name, array in model.items():
+        np.testing.assert_allclose(simulator.arrays[name], array, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -175,26 +135,19 @@ def test_late_clients_are_registered_as_by_the_strategy(
     selector: str, partition: str, options: dict[str, Any]
 ) -> None:
     process = availability_of("markov", 24, seed=2, rates=0.3)
-    config = {**DEFAULTS, "num-clients": 24, "seed": 5, "partition": partition}
-    nodes = ({"partition-id": m, "num-partitions": 24} for m in range(24))
-    kernel, records = Softmax(64, 10), []
-    options = {"clients_per_round": 3, "seed": 5, "faults": Faults(guard=False), **options}
-    strategy = SelectionStrategy(
-        selector, min_available_clients=3, local_learning_rate=0.5, on_round=records.append,
-        polling=Polling(ask_status=True), **options,
-    )  # fmt: skip
-    strategy.start(
-        InProcessGrid(client_app, nodes, run_config=config, availability=process),
-        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
-        num_rounds=12,
-        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    options = {"faults": Faults(guard=False), **options}
+    _, _, records = run_of_apps(
+        selector,
+        24,
+        12,
+        partition=partition,
+        grid={"availability": process},
+        min_available_clients=3,
+        **options,
     )
     arrivals = InOrderOfArrival(process, num_rounds=12)
     data = arrivals.renumbered(tasks.create("digits", partition=partition).federated_data(24, 5))
-    simulator = Simulator(
-        data, kernel, selector, num_rounds=12, learning_rate=0.5, batch_size=16, local_steps=5,
-        availability=arrivals, **options,
-    )  # fmt: skip
+    simulator, again = (like_the_apps(selector, data, 12, availability=arrivals, **options) for _ in range(2))
     before = simulator.selector.num_clients
     for record, theirs in zip(simulator.run(12), records, strict=True):
         assert record.num_available == theirs.num_available
@@ -202,13 +155,31 @@ def test_late_clients_are_registered_as_by_the_strategy(
         np.testing.assert_allclose(record.weights, theirs.weights, rtol=1e-4)
     assert before < simulator.selector.num_clients < 24
     assert np.isfinite(simulator.train_loss())
-    again = Simulator(
-        data, kernel, selector, num_rounds=12, learning_rate=0.5, batch_size=16, local_steps=5,
-        availability=arrivals, **options,
-    )  # fmt: skip
     again.load_state_dict(simulator.state_dict())
     assert again.selector.num_clients == simulator.selector.num_clients
     assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
+
+
+def strangers_and_simulator(
+    selector: str, groups: Any, rounds: int, strategy: dict[str, Any], simulation: dict[str, Any]
+) -> tuple[SelectionStrategy, list[RoundRecord], Simulator]:
+    """Run a strategy over nine honest nodes with these groups; return a simulator of clients like them."""
+    records: list[RoundRecord] = []
+    common = {"clients_per_round": 4, "seed": 3}
+    run = SelectionStrategy(
+        selector,
+        on_round=records.append,
+        polling=Polling(ask_status=True, interval=0.5),
+        min_available_clients=9,
+        **{**common, **strategy},
+    )
+    nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
+    run.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
+    simulator = Simulator(
+        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=rounds, learning_rate=0.1, batch_size=5,
+        local_steps=1, client_sizes=run.selector.client_sizes, **{**common, **simulation},
+    )  # fmt: skip
+    return run, records, simulator
 
 
 @pytest.mark.parametrize("selector", ["flics", "naive-group"])
@@ -229,22 +200,13 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings:
     groups: list[Any] = [2, 2, 1, 0, 1, 0, 0, 2, 1]
     if "south" in str(settings):
         groups = [{1: "south"}.get(group, group) for group in groups]
-    records: list[Any] = []
-    options: dict[str, Any] = {"clients_per_round": 4, "seed": 3, "selector_settings": settings}
-    strategy = SelectionStrategy(
+    strategy, records, simulator = strangers_and_simulator(
         selector,
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=0.5),
-        min_available_clients=9,
-        **options,
+        groups,
+        12,
+        {"selector_settings": settings},
+        {"selector_settings": settings | {"groups": groups}},
     )
-    nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
-    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=12)
-    options["selector_settings"] = settings | {"groups": groups}
-    simulator = Simulator(
-        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=12, learning_rate=0.1, batch_size=5,
-        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
-    )  # fmt: skip
     selected = [record.selection.clients.tolist() for record in simulator.run(12)]
     assert selected == [record.selection.clients.tolist() for record in records]
     assert simulator.selector.state_dict()["groups"].tolist() == (
@@ -255,27 +217,14 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings:
 @pytest.mark.parametrize("selector", ["flics", "uniform"])
 @pytest.mark.parametrize("over_selection", [1.0, 1.5])
 def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_selection: float) -> None:
-    records: list[Any] = []
-    options: dict[str, Any] = {
-        "clients_per_round": 3,
-        "seed": 3,
-        "budget": "4@1/0@3/6@4",
-        "faults": Faults(over_selection=over_selection, guard=False),
-    }
-    strategy = SelectionStrategy(
+    faults = {"clients_per_round": 3, "faults": Faults(over_selection=over_selection, guard=False)}
+    _, records, simulator = strangers_and_simulator(
         selector,
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=0.5),
-        min_available_clients=9,
-        **options,
+        [None] * 9,
+        6,
+        {"budget": "4@1/0@3/6@4", **faults},
+        {"budget": lambda round: 4.9 if round < 3 else 0.5 if round == 3 else 6, **faults},
     )
-    nodes = {50 - n: honest(n) for n in range(9)}
-    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=6)
-    options["budget"] = lambda round: 4.9 if round < 3 else 0.5 if round == 3 else 6
-    simulator = Simulator(
-        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=6, learning_rate=0.1, batch_size=5,
-        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
-    )  # fmt: skip
     selected = [record.selection.clients.tolist() for record in simulator.run(6)]
     assert selected == [record.selection.clients.tolist() for record in records]
     assert selected[2] == []
@@ -297,30 +246,18 @@ def test_silence_is_dealt_with_as_by_the_strategy(selector: str, settings: dict[
     dropout = np.full(10, 0.05)
     dropout[2] = 1.0
     times = ResponseTimes(10, seed=3, dropout=dropout, work=np.where(np.arange(10) == 7, 12.0, 1.0))
-    options = {"clients_per_round": 4, "seed": 5, "faults": Faults(guard=False)}
-    config = {**DEFAULTS, "num-clients": 10, "seed": 5, "partition": "skewed"}
-    nodes = ({"partition-id": m, "num-partitions": 10} for m in range(10))
-    kernel, records = Softmax(64, 10), []
-    strategy = SelectionStrategy(
-        selector, selector_settings=settings, min_available_clients=10, local_learning_rate=0.5,
-        on_round=records.append, deadlines=Deadlines(round=200),
-        polling=Polling(ask_status=True, interval=0.01), **options,
-    )  # fmt: skip
-    strategy.start(
-        InProcessGrid(client_app, nodes, run_config=config, latency=times),
-        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
-        num_rounds=25,
-        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    options = {"clients_per_round": 4, "faults": Faults(guard=False), "selector_settings": settings}
+    _, _, records = run_of_apps(
+        selector,
+        10,
+        25,
+        grid={"latency": times},
+        deadlines=Deadlines(round=200),
+        polling=Polling(ask_status=True, interval=0.01),
+        **options,
     )
-
-    def simulator() -> Simulator:
-        return Simulator(
-            digits(10, 5), kernel, selector, num_rounds=25, selector_settings=settings, learning_rate=0.5,
-            batch_size=16, local_steps=5, response_times=times, round_deadline=200.0,
-            shortest_deadline=3.0, **options,
-        )  # fmt: skip
-
-    begun, resumed = simulator(), simulator()
+    options |= {"response_times": times, "round_deadline": 200.0, "shortest_deadline": 3.0}
+    begun, resumed = (like_the_apps(selector, 10, 25, **options) for _ in range(2))
     begun.run(12)
     resumed.load_state_dict(begun.state_dict())
     for ours, theirs in zip([*begun.history, *resumed.run(13)], records, strict=True):

@@ -1,14 +1,22 @@
-"""Kernels, made-up samples and simulators for the tests of the simulation."""
+"""Kernels, made-up samples, simulators, and runs of the strategy with which their rounds are compared."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 import tasks
+from client.app import app as client_app
+from simulation.grid import InProcessGrid
 from simulation.kernels import MLP, Kernel, Softmax
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
+from strategies import RoundRecord, SelectionStrategy
+from strategies.options import Polling
 from tasks.federated_data import FederatedData
+
+from ..server.test_apps import DEFAULTS
 
 SIZES = (1, 3, 5, 8, 16, 17, 40, 64, 65, 100)
 
@@ -49,10 +57,48 @@ def digits(num_clients: int, seed: int) -> FederatedData:
     return FederatedData(inputs, labels, offsets)
 
 
-def simulator_of(**options: Any) -> Simulator:
+def simulator_of(data: FederatedData | None = None, **options: Any) -> Simulator:
     return Simulator(
-        data_of(), Softmax(64, 10), **{
+        data or data_of(), options.pop("kernel", Softmax(64, 10)), **{
             "selector": "adaptive-osmd", "clients_per_round": 3, "num_rounds": 20, "learning_rate": 0.1,
             "batch_size": 8, "local_steps": 2, "seed": 4, **options,
         },
     )  # fmt: skip
+
+
+TRAINING = {"learning_rate": 0.5, "batch_size": 16, "local_steps": 5}
+
+
+def run_of_apps(
+    selector: str,
+    clients: int,
+    rounds: int,
+    *,
+    grid: Mapping[str, Any] = {},
+    partition: str = "skewed",
+    **options: Any,
+) -> tuple[SelectionStrategy, dict[str, Any], list[RoundRecord]]:
+    """Run the strategy over the ClientApp, on digits; return it, the last model, and the records."""
+    records: list[RoundRecord] = []
+    config = {**DEFAULTS, "num-clients": clients, "seed": 5, "partition": partition}
+    nodes = ({"partition-id": m, "num-partitions": clients} for m in range(clients))
+    strategy = SelectionStrategy(
+        selector, **{
+            "clients_per_round": 3, "min_available_clients": clients, "seed": 5, "local_learning_rate": 0.5,
+            "polling": Polling(ask_status=True), "on_round": records.append, **options,
+        },
+    )  # fmt: skip
+    result = strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config, **grid),
+        ArrayRecord({name: Array(array) for name, array in Softmax(64, 10).initial_arrays(5).items()}),
+        num_rounds=rounds,
+        train_config=ConfigRecord({name.replace("_", "-"): value for name, value in TRAINING.items()}),
+    )
+    return strategy, {name: array.numpy() for name, array in result.arrays.items()}, records
+
+
+def like_the_apps(selector: str, data: int | FederatedData, rounds: int, **options: Any) -> Simulator:
+    """Return the simulator of the federation that `run_of_apps` trains."""
+    held = digits(data, 5) if isinstance(data, int) else data
+    options = {"clients_per_round": 3, "num_rounds": rounds, "seed": 5, **TRAINING, **options}
+    return Simulator(held, options.pop("kernel", Softmax(64, 10)), selector, **options)

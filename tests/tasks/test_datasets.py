@@ -2,7 +2,6 @@ import gzip
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,7 @@ import tasks
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
-    datasets._load.cache_clear()
-    yield
-    datasets._load.cache_clear()
+pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
 def images(shape: tuple[int, ...], n: int = 30, seed: int = 0) -> NDArray[np.uint8]:
@@ -40,6 +33,14 @@ def written(path: Path, **content: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **content)
     return path
+
+
+def check_same_samples(saved: datasets.Halves, original: datasets.Halves) -> None:
+    for mine, theirs in zip(saved, original, strict=True):
+        assert np.array_equal(mine.take(slice(None)).inputs, theirs.take(slice(None)).inputs)
+        assert np.array_equal(mine.labels, theirs.labels)
+    assert original.train.users is not None
+    assert np.array_equal(saved.train.users, original.train.users)
 
 
 def test_a_file_a_folder_and_the_environment_name_the_data(
@@ -305,12 +306,7 @@ def test_a_saved_data_set_reads_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     datasets.save("femnist", tmp_path / "femnist.npz")
     saved = datasets.load("femnist", str(tmp_path / "femnist.npz"))
     original = datasets._from_hub("femnist", datasets.DESCRIPTIONS["femnist"])
-    for mine, theirs in zip(saved, original, strict=True):
-        assert np.array_equal(mine.take(slice(None)).inputs, theirs.take(slice(None)).inputs)
-        assert np.array_equal(mine.labels, theirs.labels)
-    assert saved.train.users is not None
-    assert original.train.users is not None
-    assert saved.train.users.tolist() == original.train.users.tolist()
+    check_same_samples(saved, original)
 
 
 def test_the_saving_command_names_wrong_arguments() -> None:

@@ -1,7 +1,6 @@
 """Texts in LEAF's JSON form: the files, the tasks Shakespeare and Sent140, and refused files."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,11 @@ import pytest
 import tasks
 from tasks import datasets, leaf
 
+from .test_datasets import check_same_samples
+
 PLAY = "To be, or not to be: that is the question: whether 'tis nobler in the mind to suffer " * 3
 VECTORS = {"good": 1.0, "bad": -1.0, "day": 0.25, "!": 0.5}
-
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
-    datasets._load.cache_clear()
-    yield
-    datasets._load.cache_clear()
+pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
 def lines(first: int, count: int) -> dict[str, Any]:
@@ -111,12 +105,7 @@ def test_a_saved_data_set_reads_the_same(name: str, make: Any, tmp_path: Path) -
     original = datasets.load(name, str(make(tmp_path)))
     datasets.save(name, tmp_path / "saved.npz", str(tmp_path))
     saved = datasets.load(name, str(tmp_path / "saved.npz"))
-    for mine, theirs in zip(saved, original, strict=True):
-        assert np.array_equal(mine.take(slice(None)).inputs, theirs.take(slice(None)).inputs)
-        assert np.array_equal(mine.labels, theirs.labels)
-    assert saved.train.users is not None
-    assert original.train.users is not None
-    assert saved.train.users.tolist() == original.train.users.tolist()
+    check_same_samples(saved, original)
 
 
 ONE = {"x": [PLAY[:80]], "y": ["a"]}

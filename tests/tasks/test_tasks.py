@@ -174,29 +174,15 @@ def test_softmax_may_have_no_bias() -> None:
     arrays = task.initial_arrays(0)
     assert list(arrays) == ["weight"]
     data = task.client_data(9, 10, seed=1)
-    result = task.train(
-        arrays,
-        data,
-        learning_rate=0.5,
-        steps=100,
-        batch_size=16,
-        seed=3,
-        proximal_mu=0.01,
-        control=arrays,
-        measure_variance=True,
-    )
+    settings: dict[str, Any] = {"learning_rate": 0.5, "batch_size": 16, "seed": 3}
+    more: dict[str, Any] = {"proximal_mu": 0.01, "control": arrays, "measure_variance": True}
+    result = task.train(arrays, data, steps=100, **settings, **more)
     assert list(result.arrays) == ["weight"]
     assert task.evaluate(result.arrays, task.test_data()).accuracy > 0.8
-    # A bias that is never moved from 0 is no bias.
-    held = tasks.create("digits").train(
-        {"weight": arrays["weight"], "bias": np.zeros(10, np.float32)},
-        data,
-        learning_rate=0.5,
-        steps=1,
-        batch_size=16,
-        seed=3,
-    )
-    once = task.train(arrays, data, learning_rate=0.5, steps=1, batch_size=16, seed=3)
+    # In the first step, the bias is still 0, so the weight moves as with a bias.
+    with_bias = {**arrays, "bias": np.zeros(10, np.float32)}
+    held = tasks.create("digits").train(with_bias, data, steps=1, **settings)
+    once = task.train(arrays, data, steps=1, **settings)
     assert np.array_equal(once.arrays["weight"], held.arrays["weight"])
 
 
