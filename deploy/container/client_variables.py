@@ -30,18 +30,10 @@ def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dic
     A variable holds one or more values, separated by blanks. The clients take these values in turn: if there
     are k values, client number m gets value m mod k. A variable that is missing or empty sets no entry.
 
-    Parameters
-    ----------
-    number : int
-        The client's number, from 0.
-    environment : Mapping[str, str]
-        The environment, with any of `VARIABLES`. (default: the environment of this process)
+    `environment`: the environment, with any of `VARIABLES`. (default: the environment of this process)
 
-    Raises
-    ------
-    ValueError
-        If a group's name or a property is invalid, or if a cost or an energy is not a finite number of at
-        least 0.
+    Raises ValueError if a group's name or a property is invalid, or if a cost or an energy is not a finite
+    number of at least 0.
     """
     config: dict[str, Any] = {}
     for variable, name in VARIABLES.items():

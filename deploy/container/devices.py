@@ -53,10 +53,7 @@ class Cluster(Server):
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command on this container's SuperLink, and return the answer.
 
-        Raises
-        ------
-        ServerError
-            If the command fails.
+        Raises ServerError if the command fails.
         """
         answer = flwr(*arguments, CONNECTION, environment=os.environ)
         if not answer["success"]:

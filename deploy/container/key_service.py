@@ -33,14 +33,8 @@ MAX_HOLDER = 255  # the longest name of a container, bytes
 def serve(leases: Path, keys: Path, names: Sequence[str]) -> None:
     """Answer the requests of containers. This function never returns.
 
-    Parameters
-    ----------
-    leases : Path
-        The folder of the leases. The clients' containers cannot write into it.
-    keys : Path
-        The folder of the private keys. The clients' containers cannot read it.
-    names : Sequence[str]
-        The clients' names.
+    `leases`: the folder of the leases. The clients' containers cannot write into it. `keys`: the folder of
+    the private keys. The clients' containers cannot read it.
     """
     path = leases / SOCKET
     path.unlink(missing_ok=True)  # the socket of an earlier service
@@ -77,19 +71,9 @@ def ask_until_answered(leases: Path, descriptor: int, holder: str) -> str:
 def ask(leases: Path, descriptor: int, holder: str) -> str:
     """Ask the key service for a private key, and return the key.
 
-    Parameters
-    ----------
-    leases : Path
-        The folder of the leases.
-    descriptor : int
-        The file descriptor of the lease that this container holds.
-    holder : str
-        The name of this container, at most `MAX_HOLDER` bytes.
+    `descriptor`: the file descriptor of the lease that this container holds.
 
-    Raises
-    ------
-    OSError
-        If the service does not answer in time, or if it refuses.
+    Raises OSError if the service does not answer in time, or if it refuses.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT)

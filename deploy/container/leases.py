@@ -25,15 +25,7 @@ PAUSE = 0.05  # seconds between two checks whether the other container has finis
 
 
 class Lease:
-    """A client name that belongs to this process until the process ends or calls `release`.
-
-    Parameters
-    ----------
-    name : str
-        The client's name.
-    descriptor : int
-        The file descriptor of the locked file.
-    """
+    """A client name that belongs to this process until the process ends or calls `release`."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name = name
@@ -53,20 +45,12 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
 def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
     """Take a lease on a free name.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the leases, which all containers on a machine share.
-    names : Sequence[str]
-        The client names. If several names are equally suitable, the first of them is taken.
-    holder : str
-        The name of this container, which stays the same when the container restarts.
+    `folder`: the folder of the leases, which all containers on a machine share. `names`: the client names. If
+    several names are equally suitable, the first of them is taken. `holder`: the name of this container,
+    which stays the same when the container restarts.
 
-    Returns
-    -------
-    Lease | None
-        The lease on a free name: preferably the name that `holder` had last, then a name that was never
-        taken, then a name whose last holder has ended. None if no name is free.
+    Returns the lease on a free name: preferably the name that `holder` had last, then a name that was never
+    taken, then a name whose last holder has ended. None if no name is free.
     """
     with _one_at_a_time(folder):
         last = {name: (folder / name).read_text() for name in names}

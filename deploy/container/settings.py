@@ -37,20 +37,12 @@ OTHERS = "COHORT_SET"  # the environment variable for all other settings
 def trials_from_environment(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
     """Return the trials that the environment variables describe: one for each selector.
 
-    Parameters
-    ----------
-    folder : Path
-        Each trial writes into its own subfolder of this folder.
-    environment : Mapping[str, str]
-        The environment variables, by name: `VARIABLES`, `OTHERS` and those of `client_variables`.
-        COHORT_SELECTOR contains one or more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains
-        SETTING=VALUE for other settings of the run config in pyproject.toml, separated by blanks. (default:
-        the environment of this process)
+    `folder`: each trial writes into its own subfolder of this folder. `environment`: the environment
+    variables, by name: `VARIABLES`, `OTHERS` and those of `client_variables`. COHORT_SELECTOR contains one or
+    more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains SETTING=VALUE for other settings of
+    the run config in pyproject.toml, separated by blanks. (default: the environment of this process)
 
-    Raises
-    ------
-    ValueError
-        If a setting is wrong. The message names the variable, its value and the allowed values.
+    Raises ValueError if a setting is wrong. The message names the variable, its value and the allowed values.
     """
     settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}

@@ -67,24 +67,13 @@ def main() -> int:
 def prepare(public: Path, server: Path, keys: Path, names: list[str], num_clients: int) -> None:
     """Make missing certificates and client keys, and copy their public parts.
 
-    Parameters
-    ----------
-    public : Path
-        The folder that receives the authority's certificate and the clients' public keys.
-    server : Path
-        The folder that receives the SuperLink's certificate, its private key and the authority's key.
-    keys : Path
-        The folder that receives the clients' private keys.
-    names : list[str]
-        The SuperLink's host names and addresses. If the SuperLink's certificate lacks one of these names or
-        expires soon, the same authority signs a new certificate, so clients and devices need no change.
-    num_clients : int
-        The number of clients in the cluster.
+    `public`: the folder that receives the authority's certificate and the clients' public keys. `server`: the
+    folder that receives the SuperLink's certificate, its private key and the authority's key. `keys`: the
+    folder that receives the clients' private keys. `names`: the SuperLink's host names and addresses. If the
+    SuperLink's certificate lacks one of these names or expires soon, the same authority signs a new
+    certificate, so clients and devices need no change.
 
-    Raises
-    ------
-    PermissionError
-        If one of the folders belongs to another user.
+    Raises PermissionError if one of the folders belongs to another user.
     """
     certificate = server / "server.pem"  # the file that is written last
     if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):

@@ -183,10 +183,7 @@ class Device:
     def settings(self) -> Settings:
         """Return the saved settings.
 
-        Raises
-        ------
-        ValueError
-            If the device has not joined, or if the file of the settings is damaged.
+        Raises ValueError if the device has not joined, or if the file of the settings is damaged.
         """
         path = self.folder / SETTINGS
         try:
@@ -214,11 +211,8 @@ class Device:
 
         The device makes a key, and the server registers the key in exchange for the invitation's token.
 
-        Raises
-        ------
-        ValueError
-            If the invitation is invalid, if this device has joined as another client, or if the server cannot
-            be reached or refuses the key.
+        Raises ValueError if the invitation is invalid, if this device has joined as another client, or if the
+        server cannot be reached or refuses the key.
         """
         offer = Invitation.read(invitation)
         if self.has_joined and self.settings().name != offer.name:
@@ -253,19 +247,9 @@ class Device:
 
         If the device has no key, a key is made. The operator must register this key.
 
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        server : str
-            The address of the Fleet API, "host:port".
-        ca : Path
-            The file with the authority's certificate.
+        `server`: the address of the Fleet API, "host:port".
 
-        Raises
-        ------
-        ValueError
-            If the name, the address or the certificate is invalid.
+        Raises ValueError if the name, the address or the certificate is invalid.
         """
         settings = self._joining(name, server)
         try:
@@ -286,10 +270,7 @@ class Device:
 
         If the SuperNode is running, this takes effect at the next run.
 
-        Raises
-        ------
-        ValueError
-            If the device has not joined, or if the hash is invalid.
+        Raises ValueError if the device has not joined, or if the hash is invalid.
         """
         self._save(replace(self.settings(), bundle=bundle))
 
@@ -376,12 +357,7 @@ class Device:
 def check_group(name: str, group: str) -> None:
     """Raise ValueError if a group's name cannot be reported (see `strategies.clients.reports.Report`).
 
-    Parameters
-    ----------
-    name : str
-        The name of the setting, for the message.
-    group : str
-        The name of the group; "" for no group.
+    `group`: the name of the group; "" for no group.
     """
     if group and not (len(group) <= LONGEST_NAME and group.isprintable() and group == group.strip()):
         raise ValueError(

@@ -38,10 +38,7 @@ class Invitation:
     def write(self, path: Path) -> None:
         """Write the invitation into a new file with mode 0600.
 
-        Raises
-        ------
-        FileExistsError
-            If the file exists already.
+        Raises FileExistsError if the file exists already.
         """
         certificates.write_private(
             path, json.dumps({"cohort-invitation": VERSION, **asdict(self)}, indent=1).encode()
@@ -51,10 +48,7 @@ class Invitation:
     def read(cls, path: Path) -> Invitation:
         """Read an invitation that `write` wrote.
 
-        Raises
-        ------
-        ValueError
-            If the file is missing, or if it is not an invitation of this version.
+        Raises ValueError if the file is missing, or if it is not an invitation of this version.
         """
         try:
             content = parse_json(path.read_text())
@@ -81,10 +75,7 @@ class Invitation:
 def check_name(name: str) -> str:
     """Check the name of a client, and return the name unchanged.
 
-    Raises
-    ------
-    ValueError
-        If the name is not valid. The message says which names are valid.
+    Raises ValueError if the name is not valid. The message says which names are valid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -97,10 +88,7 @@ def check_name(name: str) -> str:
 def check_bundle(bundle: str) -> str:
     """Check the hash of a bundle, and return the hash unchanged.
 
-    Raises
-    ------
-    ValueError
-        If the hash is not 64 hexadecimal digits in lower case.
+    Raises ValueError if the hash is not 64 hexadecimal digits in lower case.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", bundle):
         raise ValueError(
@@ -113,10 +101,7 @@ def check_bundle(bundle: str) -> str:
 def check_server(server: str) -> str:
     """Check the address of a server, and return the address unchanged.
 
-    Raises
-    ------
-    ValueError
-        If the address is not of the form host:port or [address]:port, with a port in 1..65535.
+    Raises ValueError if the address is not of the form host:port or [address]:port, with a port in 1..65535.
     """
     host, _, port = server.rpartition(":")
     plain = re.fullmatch(r"[^\s:\[\]/]+|\[[\w:.%]+\]", host)

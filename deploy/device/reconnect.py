@@ -47,12 +47,7 @@ ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
 class DeviceSupervisor(Supervisor):
     """Keeps one device's SuperNode running.
 
-    Parameters
-    ----------
-    folder : Path
-        The device's folder, as `cohort client join` wrote it (see `deploy.device.device_folder`).
-    command : list[str] | None
-        The command to run. (default: the SuperNode)
+    `folder`: the device's folder, as `cohort client join` wrote it (see `deploy.device.device_folder`).
     """
 
     grace = 8.0  # s from SIGTERM to SIGKILL, enough for the SuperNode to sign off
@@ -205,12 +200,7 @@ class DeviceSupervisor(Supervisor):
     def _say(self, state: str, text: str) -> None:
         """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.
 
-        Parameters
-        ----------
-        state : str
-            "online", "waiting" (not connected) or "off" (the supervisor has ended).
-        text : str
-            The state in words.
+        `state`: "online", "waiting" (not connected) or "off" (the supervisor has ended).
         """
         if text == self._printed == self._saved:
             return

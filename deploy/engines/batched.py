@@ -40,20 +40,11 @@ SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s
 class BatchedSimulation(ProcessEngine):
     """Executes each run in a process of its own, which trains the selected clients of a round as one batch.
 
-    Parameters
-    ----------
-    folder : Path
-        The engine's folder. `folder/logs` holds the output of the processes.
-    num_clients : int
-        The number of clients, at least 1.
-    workers : int (default: 1)
-        The number of processes that train the clients of a round, at least 1. Each process uses one thread,
-        unless the environment variables of OpenMP, OpenBLAS or MKL set another number.
+    `folder`: the engine's folder. `folder/logs` holds the output of the processes. `workers`: the number of
+    processes that train the clients of a round, at least 1. Each process uses one thread, unless the
+    environment variables of OpenMP, OpenBLAS or MKL set another number.
 
-    Raises
-    ------
-    ValueError
-        If `workers` is below 1.
+    Raises ValueError if `workers` is below 1.
     """
 
     def __init__(self, folder: Path, num_clients: int, workers: int = 1) -> None:
@@ -85,13 +76,10 @@ _OTHERS = "use `cohort up` or `cohort simulate --engine ray`"
 def check_batched(trials: Sequence[Trial]) -> None:
     """Refuse trials that the batched simulator cannot run.
 
-    Raises
-    ------
-    ValueError
-        If a trial has a selector whose clients keep models of their own or decide themselves whether they
-        train; over-selection or buffered rounds without response times; eligibility conditions on tags, or on
-        properties other than the group; or half precision on the wire. The message names the setting, its
-        value and what is allowed.
+    Raises ValueError if a trial has a selector whose clients keep models of their own or decide themselves
+    whether they train; over-selection or buffered rounds without response times; eligibility conditions on
+    tags, or on properties other than the group; or half precision on the wire. The message names the setting,
+    its value and what is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -134,22 +122,13 @@ def check_batched(trials: Sequence[Trial]) -> None:
 def run(config: Mapping[str, Any], workers: int = 1) -> None:
     """Execute the run that a run config describes, or resume it from its newest checkpoint.
 
-    Parameters
-    ----------
-    config : mapping
-        The settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is set
-        and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
-        otherwise simulated clients reply immediately.
-    workers : int (default: 1)
-        The number of processes that train, including this one; at least 1. More processes change the results
-        at most by rounding.
+    `config`: the settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is
+    set and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
+    otherwise simulated clients reply immediately. `workers`: the number of processes that train, including
+    this one; at least 1. More processes change the results at most by rounding.
 
-    Raises
-    ------
-    ValueError
-        If a setting is wrong, or if the batched simulator does not support it.
-    UnchangedModelError
-        If no round has changed the model.
+    Raises ValueError if a setting is wrong, or if the batched simulator does not support it. Raises
+    UnchangedModelError if no round has changed the model.
     """
     import numpy as np
     from flwr.common import log

@@ -36,20 +36,12 @@ class RaySimulation(ProcessEngine):
     of the `with` block all processes are ended, including Ray's processes and the SuperLink that `flwr run`
     leaves behind.
 
-    Parameters
-    ----------
-    folder : Path
-        The engine's folder. At the end of the block, `folder/logs` is kept and `folder/state` is removed.
-    num_clients : int
-        The number N of virtual SuperNodes, at least 1. Client i has the node config
-        `partition-id=i num-partitions=N`.
-    app : Path | None
-        The folder of the Flower app that `submit` runs. (default: this project's app)
+    `folder`: the engine's folder. At the end of the block, `folder/logs` is kept and `folder/state` is
+    removed. `num_clients`: the number N of virtual SuperNodes, at least 1. Client i has the node config
+    `partition-id=i num-partitions=N`. `app`: the folder of the Flower app that `submit` runs. (default: this
+    project's app)
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If Ray is missing.
+    Raises ModuleNotFoundError if Ray is missing.
     """
 
     def __init__(self, folder: Path, num_clients: int, *, app: Path | None = None) -> None:

@@ -60,30 +60,17 @@ class LocalCluster(ProcessEngine):
     (keys, database, Flower's homes) is removed, and all processes are ended. On Linux the processes are ended
     even if this process is killed with SIGKILL.
 
-    Parameters
-    ----------
-    folder : Path
-        The cluster's folder, made if it is missing. Two clusters cannot share a folder.
-    num_clients : int
-        The number of SuperNodes, at least 1.
-    app : Path | None
-        The folder of the Flower app that `submit` runs; it contains pyproject.toml. (default: this project's
-        app)
-    port : int | None
-        The port of the SuperLink's control API, which `flwr` uses. (default: a free port)
-    programs : Programs
-        How Flower's programs run. "forked" (the default): with the patches, and all forked from one process.
-        This takes the least time and memory. "patched": with the patches, but each program is started on its
-        own, as on separate machines. "stock": without patches and guards. Then every user of this machine can
-        submit a run to the SuperLink, and the run executes as the user who started the cluster.
+    `folder`: the cluster's folder, made if it is missing. Two clusters cannot share a folder. `num_clients`:
+    the number of SuperNodes, at least 1. `app`: the folder of the Flower app that `submit` runs; it contains
+    pyproject.toml. (default: this project's app) `port`: the port of the SuperLink's control API, which
+    `flwr` uses. (default: a free port) `programs`: how Flower's programs run. "forked" (the default): with
+    the patches, and all forked from one process. This takes the least time and memory. "patched": with the
+    patches, but each program is started on its own, as on separate machines. "stock": without patches and
+    guards. Then every user of this machine can submit a run to the SuperLink, and the run executes as the
+    user who started the cluster.
 
-    Raises
-    ------
-    ValueError
-        If the port is taken, or if `num_clients` is below 1.
-    EngineError
-        When the `with` block is entered: if `folder/state` exists, or if a process dies or does not come up
-        in time.
+    Raises ValueError if the port is taken, or if `num_clients` is below 1. Raises EngineError when the `with`
+    block is entered: if `folder/state` exists, or if a process dies or does not come up in time.
 
     Examples
     --------
@@ -181,15 +168,9 @@ class LocalCluster(ProcessEngine):
     def check(self) -> list[str]:
         """Check the processes: start dead clients again after a pause, and kill hung clients.
 
-        Returns
-        -------
-        list[str]
-            The names of the clients that died since the last call.
+        Returns the names of the clients that died since the last call.
 
-        Raises
-        ------
-        EngineError
-            If the SuperLink died, so that no run can go on.
+        Raises EngineError if the SuperLink died, so that no run can go on.
         """
         self._require_superlink()
         now, died = time.monotonic(), []

@@ -34,15 +34,9 @@ _STATUS = {
 class RequestRefused(Exception):  # noqa: N818
     """A request is refused.
 
-    Parameters
-    ----------
-    reason : str
-        The reason, which is logged.
-    status : str
-        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
-        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
-    answer : str
-        The text that the node receives. (default: the reason)
+    `reason`: the reason, which is logged. `status`: the name of the gRPC status that the node receives. After
+    UNAUTHENTICATED a SuperNode ends. After UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the
+    reply that it was sending. `answer`: the text that the node receives. (default: the reason)
     """
 
     def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
@@ -54,12 +48,8 @@ class RequestRefused(Exception):  # noqa: N818
 def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
     """Return the status and the text that a node receives for an error of Flower.
 
-    Parameters
-    ----------
-    code : int
-        The code of the error, one of Flower's `ApiErrorCode`.
-    details : object
-        What else the node may know, as JSON. (default: nothing)
+    `code`: the code of the error, one of Flower's `ApiErrorCode`. `details`: what else the node may know, as
+    JSON.
     """
     known = importlib.import_module(_CATALOG).API_ERROR_MAP.get(code)
     status = grpc.StatusCode[_STATUS.get(known.http_status_code, "INTERNAL") if known else "INTERNAL"]

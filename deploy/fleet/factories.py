@@ -128,20 +128,10 @@ def hand_over(duties: Duties) -> None:
 def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, Any]:
     """Return an ObjectStoreFactory and a LinkStateFactory, which hold this project's store and state.
 
-    Parameters
-    ----------
-    database : str
-        The database's file, or a URL of SQLite.
-    federation_manager : flwr.superlink.federation.FederationManager
-        Flower's manager of federations.
-    duties : Duties
-        What the state calls.
+    `database`: the database's file, or a URL of SQLite.
 
-    Raises
-    ------
-    SystemExit
-        If no database is named, and Flower would keep its state in memory; or if the tables of the database
-        are those of a newer Flower.
+    Raises SystemExit if no database is named, and Flower would keep its state in memory; or if the tables of
+    the database are those of a newer Flower.
     """
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
 

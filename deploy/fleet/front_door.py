@@ -89,18 +89,9 @@ class _OverBudgetError(RequestRefused):
 class FrontDoor:
     """Admits only requests of registered nodes.
 
-    Parameters
-    ----------
-    state_factory : LinkStateFactory
-        Returns the SuperLink's state.
-    gate : Gate
-        Learns which requests were admitted or refused, and closes the connections of strangers.
-    largest_object : int
-        The most bytes of a request that holds an object.
-    replies : ReplyAdmission
-        Knows how large the announcement of a reply may be.
-    threads : Threads
-        The threads of the server.
+    `gate`: learns which requests were admitted or refused, and closes the connections of strangers.
+    `largest_object`: the most bytes of a request that holds an object. `replies`: knows how large the
+    announcement of a reply may be.
     """
 
     def __init__(
@@ -131,15 +122,8 @@ class FrontDoor:
     def handler(self, call: Any, method: wire.Method, respond: Callable[[Any, int, Any], Any]) -> Any:
         """Return gRPC's handler of a request. It gets the body as a stream, so it can refuse before it reads.
 
-        Parameters
-        ----------
-        call : grpc.HandlerCallDetails
-            The request's headers.
-        method : wire.Method
-            The request's method.
-        respond : Callable[[Any, int, Any], Any]
-            Gets the request, its node and gRPC's context once the request is admitted. Returns the response,
-            or a `Later`.
+        `respond`: gets the request, its node and gRPC's context once the request is admitted. Returns the
+        response, or a `Later`.
         """
 
         def answer(bodies: Iterator[bytes], context: Any) -> Any:

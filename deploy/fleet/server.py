@@ -64,10 +64,7 @@ def guard() -> None:
 
     Takes the option `ADDRESS` out of the program's arguments.
 
-    Raises
-    ------
-    SystemExit
-        If the option is missing.
+    Raises SystemExit if the option is missing.
     """
     address = take_address(sys.argv)
     check_setting()
@@ -102,10 +99,7 @@ def guard() -> None:
 def take_address(arguments: list[str]) -> str:
     """Remove the option `ADDRESS` from a program's arguments, and return its value.
 
-    Raises
-    ------
-    SystemExit
-        If the option or its value is missing.
+    Raises SystemExit if the option or its value is missing.
     """
     if ADDRESS not in arguments[:-1]:
         raise SystemExit(f"{NO_START} it needs {ADDRESS} HOST:PORT")
@@ -135,19 +129,7 @@ class NoFleetOverHTTP:
 def start(address: str, state_factory: Any, config: Any) -> Any:
     """Start the Fleet API behind the front door, and return its gRPC server.
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT.
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
-    config : flwr.superlink.config_loader.SuperLinkLifespanConfig
-        The SuperLink's options.
-
-    Raises
-    ------
-    SystemExit
-        If the SuperLink's options leave the Fleet API unprotected, or its port is taken.
+    Raises SystemExit if the SuperLink's options leave the Fleet API unprotected, or its port is taken.
     """
     if not config.enable_supernode_auth or config.certificates is None:
         raise SystemExit(f"{NO_START} it needs --enable-supernode-auth and TLS certificates")

@@ -38,21 +38,7 @@ USED = (
 
 
 class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers the requests of the Fleet API.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
-    duties : Duties
-        What the service shares with the state.
-    replies : ReplyAdmission
-        Decides what a node may send.
-    door : FrontDoor
-        Checks each request before a method of this class gets it.
-    enrolment : Enrolment or None
-        Answers the requests of invited devices.
-    """
+    """Answers the requests of the Fleet API."""
 
     def __init__(
         self,
@@ -196,11 +182,6 @@ class RunStatuses:
     """The SuperLink's state, in which the status of a run is looked up at most once in `LOOK` seconds.
 
     Flower's handlers check with each request that the request's run is running, which takes milliseconds.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
     """
 
     def __init__(self, state_factory: Any) -> None:

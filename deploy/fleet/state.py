@@ -40,25 +40,12 @@ if TYPE_CHECKING:
 class CohortLinkState(TakesTurns, FewStatements):
     """The SuperLink's state.
 
-    Parameters
-    ----------
-    database_path : str
-        The database's file, or a URL of SQLite.
-    federation_manager : FederationManager
-        Flower's manager of federations.
-    object_store : CohortObjectStore
-        The store of objects in the same database.
-    duties : Duties
-        What the state calls when messages, objects and nodes come and go.
+    `database_path`: the database's file, or a URL of SQLite. `object_store`: the store of objects in the same
+    database. `duties`: what the state calls when messages, objects and nodes come and go.
 
-    Attributes
-    ----------
-    clock_jumps : ClockJumps
-        Knows the time by which the age of pushed messages is judged.
-    received : Callable[[int, Collection[str]], Mapping[str, int]]
-        Gets the id of a run and ids of messages. Returns the bytes that have arrived of the replies to those
-        messages that are messages of this run, by message. `ReplyAdmission` sets it when the Fleet API
-        starts.
+    `clock_jumps`: knows the time by which the age of pushed messages is judged. `received`: gets the id of a
+    run and ids of messages. Returns the bytes that have arrived of the replies to those messages that are
+    messages of this run, by message. `ReplyAdmission` sets it when the Fleet API starts.
     """
 
     def __init__(

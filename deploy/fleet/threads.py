@@ -19,10 +19,7 @@ class Threads(Executor):
     requests makes hundreds of threads, among which the machine's cores are divided. Here the requests wait
     instead. A thread that only waits for a node does not count as busy.
 
-    Parameters
-    ----------
-    busy : int
-        The most threads that work at a time, if none of them has just waited for a node.
+    `busy`: the most threads that work at a time, if none of them has just waited for a node.
     """
 
     def __init__(self, busy: int) -> None:

@@ -23,10 +23,7 @@ _HEAD = struct.Struct("!BQ")
 class Channel:
     """The end of the channel that sends requests. Several threads may share it; they take turns.
 
-    Parameters
-    ----------
-    end : socket.socket
-        One socket of a pair. Another process runs `serve` on the other socket.
+    `end`: one socket of a pair. Another process runs `serve` on the other socket.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -38,17 +35,9 @@ class Channel:
     def ask(self, method: str, content: bytes) -> bytes | None:
         """Send a request and wait for its answer, without a time limit.
 
-        Parameters
-        ----------
-        method : str
-            The name of the method, at most 255 bytes in UTF-8.
-        content : bytes
-            The content of the request.
+        `method`: the name of the method, at most 255 bytes in UTF-8.
 
-        Returns
-        -------
-        bytes | None
-            The content of the answer. None if the other process has closed its socket, or has no answer.
+        Returns the content of the answer. None if the other process has closed its socket, or has no answer.
         """
         name = method.encode()
         found = None
@@ -80,12 +69,8 @@ class Channel:
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
     """Answer the requests that arrive at `end` until the other process closes its socket. Then close `end`.
 
-    Parameters
-    ----------
-    end : socket.socket
-        The other socket of the pair that a `Channel` uses.
-    answer : Callable[[str, bytes], bytes | None]
-        Returns the answer to a method's name and a content, or None if there is no answer.
+    `end`: the other socket of the pair that a `Channel` uses. `answer`: returns the answer to a method's name
+    and a content, or None if there is no answer.
     """
     with end, contextlib.suppress(OSError, EOFError):
         while True:

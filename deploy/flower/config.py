@@ -23,14 +23,7 @@ def default_config(app: Path) -> dict[str, ConfigValue]:
 def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = "") -> None:
     """Write a table of scalars, such as a run config, to a TOML file.
 
-    Parameters
-    ----------
-    path : Path
-        The file, which is overwritten.
-    config : Mapping[str, ConfigValue]
-        The keys and values of the table.
-    header : str
-        Text that precedes the table, such as its line `[NAME]` with a line break. (default: none)
+    `header`: text that precedes the table, such as its line `[NAME]` with a line break.
     """
     lines = "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
     path.write_text(header + lines, encoding="utf-8")

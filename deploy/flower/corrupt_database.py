@@ -68,15 +68,8 @@ def _says_corrupt(error: BaseException) -> bool:
 def move_aside_if_corrupt(database: Path, say: Callable[[str], None], registered: Path | None = None) -> None:
     """Move a corrupt database to `NAME.corrupt-YYYYMMDD-HHMMSS`, so that the SuperLink starts with a new one.
 
-    Parameters
-    ----------
-    database : Path
-        The database's file. No program may be using it.
-    say : Callable[[str], None]
-        Receives a message for the operator.
-    registered : Path | None
-        A file or folder that records which keys the database holds. It is moved aside as well, so that these
-        keys are registered again. (default: there is none)
+    `database`: the database's file. No program may be using it. `registered`: a file or folder that records
+    which keys the database holds. It is moved aside as well, so that these keys are registered again.
     """
     if not is_corrupt(database):
         return

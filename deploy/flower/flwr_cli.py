@@ -35,18 +35,11 @@ def write_connection(
 ) -> None:
     """Write Flower's config.toml with one connection, which is the default connection.
 
-    Parameters
-    ----------
-    home : Path
-        The folder that FLWR_HOME names. It is made if it is missing.
-    name : str
-        The connection's name in `flwr` commands.
-    settings : Mapping[str, ConfigValue]
-        The connection's settings. `remote` returns the settings of a connection to a SuperLink.
-    secret : Path | None
-        The file with the secret that the SuperLink demands (`commands.guarded`). The secret is written into
-        Flower's credentials.yaml (mode 0600) as an access token, which `flwr` then sends. (default: the
-        SuperLink demands no secret)
+    `home`: the folder that FLWR_HOME names. It is made if it is missing. `name`: the connection's name in
+    `flwr` commands. `settings`: the connection's settings. `remote` returns the settings of a connection to a
+    SuperLink. `secret`: the file with the secret that the SuperLink demands (`commands.guarded`). The secret
+    is written into Flower's credentials.yaml (mode 0600) as an access token, which `flwr` then sends.
+    (default: the SuperLink demands no secret)
     """
     home.mkdir(parents=True, exist_ok=True)
     header = f'[superlink]\ndefault = "{name}"\n\n[superlink.{name}]\n'
@@ -98,10 +91,8 @@ class Flwr:
     Each command imports Flower, which takes a second of CPU time. After a call of `fork`, commands no longer
     import Flower.
 
-    Parameters
-    ----------
-    environment : Mapping[str, str]
-        The environment of the commands. Its PATH must find `flwr`; its FLWR_HOME holds the connection.
+    `environment`: the environment of the commands. Its PATH must find `flwr`; its FLWR_HOME holds the
+    connection.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -123,12 +114,8 @@ class Flwr:
     def start(self, *arguments: str, output: int, errors: int) -> Started:
         """Start a `flwr` command, and return its process.
 
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, among them the name of the connection.
-        output, errors : int
-            The file descriptors for the command's standard output and standard error.
+        `*arguments`: the arguments of `flwr`, among them the name of the connection. `output`, `errors`: the
+        file descriptors for the command's standard output and standard error.
         """
         command = ("flwr", *arguments)
         if self._server is not None and not self._gone:
@@ -148,17 +135,10 @@ class Flwr:
     def ask(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command and return its JSON answer.
 
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, among them the name of the connection.
+        `*arguments`: the arguments of `flwr`, among them the name of the connection.
 
-        Returns
-        -------
-        dict[str, Any]
-            The answer. If the command failed, "success" is false and "error-message" is the reason. The
-            reason contains `UNAVAILABLE` if `flwr` could not reach the SuperLink or did not end within
-            `TIMEOUT`.
+        Returns the answer. If the command failed, "success" is false and "error-message" is the reason. The
+        reason contains `UNAVAILABLE` if `flwr` could not reach the SuperLink or did not end within `TIMEOUT`.
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             started = self.start(
@@ -215,12 +195,8 @@ def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[st
     OMP_NUM_THREADS is set. Variables that force colours, as Jupyter sets them, are left out, because colours
     would spoil the JSON that `flwr` prints. All other variables are copied from this process.
 
-    Parameters
-    ----------
-    path : list[Path]
-        Folders that are searched for programs before the folders in this process's PATH.
-    home, temporary : Path
-        The two folders: Flower's home, and the folder for temporary files.
+    `path`: folders that are searched for programs before the folders in this process's PATH. `home`,
+    `temporary`: the two folders: Flower's home, and the folder for temporary files.
     """
     here = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1", "localhost"]))
     return {

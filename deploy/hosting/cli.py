@@ -478,19 +478,10 @@ def _earlier(server: Server, run: str) -> Path:
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """Return the run config with which an earlier run resumes.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the earlier run.
-    given : Mapping[str, ConfigValue]
-        The settings that differ from the earlier run's.
+    `given`: the settings that differ from the earlier run's.
 
-    Raises
-    ------
-    ServerError
-        If the folder holds no history.
-    ValueError
-        If `given` changes a setting that a resume must not change.
+    Raises ServerError if the folder holds no history. Raises ValueError if `given` changes a setting that a
+    resume must not change.
     """
     history = RunHistory(folder / FILE_NAME)
     history.read(skip_damaged=True)

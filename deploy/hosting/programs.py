@@ -35,22 +35,8 @@ MARK = "COHORT_SERVER"  # the environment variable that marks the server's proce
 class _Program(Supervisor):
     """Keeps one program running, in a thread. The program's output goes to a log of limited size.
 
-    Parameters
-    ----------
-    name : str
-        The program's name in messages, and the name of its log without ".log".
-    command : Sequence[str]
-        The command to run.
-    folder : Path
-        The folder of the logs.
-    environment : Mapping[str, str]
-        The program's whole environment.
-    say : Callable[[str], None]
-        Receives messages for the operator.
-    work : Path
-        The program's working directory, which is made if it is missing.
-    before : Callable[[], None]
-        Called before each start of the program. (default: nothing is called)
+    `name`: the program's name in messages, and the name of its log without ".log". `work`: the program's
+    working directory, which is made if it is missing. `before`: called before each start of the program.
     """
 
     grace = 8.0
@@ -127,18 +113,11 @@ class _Program(Supervisor):
 class Programs:
     """Keeps the SuperLink and the executor of ServerApps running inside a `with` block.
 
-    Parameters
-    ----------
-    server : Server
-        The server whose programs are run.
-    say : Callable[[str], None]
-        Receives a message for the operator whenever a program has ended unexpectedly, or a corrupt database
-        was moved aside. `say` is called in other threads.
+    `say`: receives a message for the operator whenever a program has ended unexpectedly, or a corrupt
+    database was moved aside. `say` is called in other threads.
 
-    Raises
-    ------
-    ServerError
-        When the `with` block is entered, if the SuperLink ends or does not answer within `START_TIMEOUT`.
+    Raises ServerError when the `with` block is entered, if the SuperLink ends or does not answer within
+    `START_TIMEOUT`.
     """
 
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:

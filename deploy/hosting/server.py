@@ -127,10 +127,8 @@ class Server:
     def load(cls, folder: Path) -> Server:
         """Return the server whose settings `save` wrote into a folder.
 
-        Raises
-        ------
-        ServerError
-            If the folder holds no settings of a server, they cannot be read, or the folder is another user's.
+        Raises ServerError if the folder holds no settings of a server, they cannot be read, or the folder is
+        another user's.
         """
         _check_owner(folder)
         try:
@@ -147,16 +145,10 @@ class Server:
     def save(self) -> str | None:
         """Write the server's settings, and those other files that are missing or out of date.
 
-        Returns
-        -------
-        str | None
-            "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
+        Returns "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
 
-        Raises
-        ------
-        ServerError
-            If the first host or the port is invalid, or the authority's key is missing and needed for a
-            renewal.
+        Raises ServerError if the first host or the port is invalid, or the authority's key is missing and
+        needed for a renewal.
         """
         try:
             check_server(self.address)
@@ -200,10 +192,7 @@ class Server:
     def claimed(self) -> Iterator[None]:
         """Inside a `with` block, keep other processes from starting this server.
 
-        Raises
-        ------
-        ServerError
-            If another process has claimed the folder, or the folder is another user's.
+        Raises ServerError if another process has claimed the folder, or the folder is another user's.
         """
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
@@ -231,11 +220,8 @@ class Server:
     def environment(self, home: str = "flwr") -> dict[str, str]:
         """Return the environment of Flower's programs.
 
-        Parameters
-        ----------
-        home : str
-            The name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
-            API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
+        `home`: the name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
+        API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
         """
         programs = [Path(sys.executable).parent]
         environment = flower_environment(programs, self.folder / home, self.folder / "tmp")
@@ -246,15 +232,9 @@ class Server:
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
 
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, without the name of the connection.
+        `*arguments`: the arguments of `flwr`, without the name of the connection.
 
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run, or the command fails.
+        Raises ServerError if the SuperLink does not run, or the command fails.
         """
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
@@ -269,10 +249,8 @@ class Server:
     def check_is_up(self) -> None:
         """Check that the SuperLink runs.
 
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run, or its certificate is refused, for example because it has expired.
+        Raises ServerError if the SuperLink does not run, or its certificate is refused, for example because
+        it has expired.
         """
         problem = unreachable(f"{certificates.LOOPBACK[1]}:{self.control_port}", self.authority, 1.0)
         if problem and problem.startswith(REFUSED):
@@ -286,25 +264,14 @@ class Server:
     def bundle(self, app: Path | None = None) -> str:
         """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal.
 
-        Parameters
-        ----------
-        app : Path | None
-            The folder of the app's pyproject.toml. (default: this project's app)
-
-        Raises
-        ------
-        ValueError
-            If Flower cannot build the bundle.
+        Raises ValueError if Flower cannot build the bundle.
         """
         return bundle_hash(app or app_folder(), self.environment(), self.folder)
 
     def client(self, name: str) -> Path:
         """Return the path of a client's file. The file exists if the client is registered.
 
-        Raises
-        ------
-        ValueError
-            If the name is invalid, see `check_name`.
+        Raises ValueError if the name is invalid, see `check_name`.
         """
         return self.registry.client(check_name(name))
 
@@ -313,19 +280,10 @@ class Server:
 
         If the client is registered with this key already, nothing changes.
 
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        public_key : str
-            The client's public key in OpenSSH format, one line.
+        `public_key`: the client's public key in OpenSSH format, one line.
 
-        Raises
-        ------
-        ServerError
-            If the name or the key is in use, the key is invalid, or the SuperLink does not run.
-        ValueError
-            If the name is invalid.
+        Raises ServerError if the name or the key is in use, the key is invalid, or the SuperLink does not
+        run. Raises ValueError if the name is invalid.
         """
         if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
             return node
@@ -349,23 +307,11 @@ class Server:
     def invite(self, name: str, file: Path, days: float, bundle: str) -> None:
         """Write an invitation, a file with which one device can register its key under a client's name.
 
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        file : Path
-            The path of the invitation. The file must not exist yet.
-        days : float
-            The number of days until the invitation expires.
-        bundle : str
-            The hash of the bundle of the only app that the device is to run, or "" for any app.
+        `days`: the number of days until the invitation expires. `bundle`: the hash of the bundle of the only
+        app that the device is to run, or "" for any app.
 
-        Raises
-        ------
-        ServerError
-            If a client is registered or invited under this name, or the file exists.
-        ValueError
-            If the name is invalid.
+        Raises ServerError if a client is registered or invited under this name, or the file exists. Raises
+        ValueError if the name is invalid.
         """
         self._check_free(name)
         if file.exists():
@@ -390,18 +336,11 @@ class Server:
     def revoke(self, name: str) -> None:
         """Revoke a client: refuse its key from now on, close its connection, and withdraw its invitations.
 
-        Parameters
-        ----------
-        name : str
-            The client's name. For a node of the SuperLink that is not registered in this folder: `STRANGER`
-            and the node id.
+        `name`: the client's name. For a node of the SuperLink that is not registered in this folder:
+        `STRANGER` and the node id.
 
-        Raises
-        ------
-        ServerError
-            If no client is registered or invited under this name, or the SuperLink does not run.
-        ValueError
-            If the name is invalid.
+        Raises ServerError if no client is registered or invited under this name, or the SuperLink does not
+        run. Raises ValueError if the name is invalid.
         """
         if name.startswith(STRANGER) and name in self.states():
             self.flwr("supernode", "unregister", name.removeprefix(STRANGER))
@@ -459,10 +398,7 @@ class Server:
         - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
           node id.
 
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run.
+        Raises ServerError if the SuperLink does not run.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
@@ -480,15 +416,7 @@ class Server:
     def stop(self, flower_run: str) -> None:
         """Stop a Flower run; its ServerApp then ends.
 
-        Parameters
-        ----------
-        flower_run : str
-            Flower's id of the run.
-
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run or does not know the run, or if the run has ended.
+        Raises ServerError if the SuperLink does not run or does not know the run, or if the run has ended.
         """
         self.flwr("stop", flower_run)
 

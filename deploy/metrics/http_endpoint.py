@@ -31,10 +31,7 @@ PLAIN = "text/plain; charset=utf-8"
 def parse_address(text: str) -> tuple[str, int]:
     """Read "PORT", "HOST:PORT" or "[IPV6]:PORT"; without a host, only this machine can connect.
 
-    Raises
-    ------
-    ValueError
-        If the text is none of these.
+    Raises ValueError if the text is none of these.
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
@@ -52,10 +49,7 @@ def url(address: str) -> str:
 def check_address(address: str) -> None:
     """Check that a server could listen at an address.
 
-    Raises
-    ------
-    ValueError
-        If the address is invalid (see `parse_address`) or cannot be bound.
+    Raises ValueError if the address is invalid (see `parse_address`) or cannot be bound.
     """
     _listening(address).close()
 
@@ -76,17 +70,7 @@ def _listening(address: str) -> socket.socket:
 def serving(address: str, sources: Sources) -> Iterator[None]:
     """Offer metrics inside a `with` block.
 
-    Parameters
-    ----------
-    address : str
-        As in `parse_address`.
-    sources : Sources
-        Where the numbers come from.
-
-    Raises
-    ------
-    ValueError
-        When the block is entered, if the address is invalid or cannot be bound.
+    Raises ValueError when the block is entered, if the address is invalid or cannot be bound.
     """
     collector = Collector(sources)
     endpoint = Endpoint(collector, address)  # bound before anything starts
@@ -97,17 +81,9 @@ def serving(address: str, sources: Sources) -> Iterator[None]:
 class Endpoint:
     """Answers requests inside a `with` block.
 
-    Parameters
-    ----------
-    collector : Collector
-        The source of the answers.
-    address : str
-        The address to listen on, as in `parse_address`. It is bound at once.
+    `address`: the address to listen on, as in `parse_address`. It is bound at once.
 
-    Raises
-    ------
-    ValueError
-        If the address is invalid or cannot be bound.
+    Raises ValueError if the address is invalid or cannot be bound.
     """
 
     def __init__(self, collector: Collector, address: str) -> None:

@@ -37,12 +37,8 @@ class SuperLink:
 class Readiness:
     """The last answer of a SuperLink.
 
-    Attributes
-    ----------
-    problem : str
-        Why the server is not ready for devices and runs; "" if it is ready.
-    nodes : Counter of str, or None
-        The number of nodes in each state; None if the SuperLink did not answer.
+    `problem`: why the server is not ready for devices and runs; "" if it is ready. `nodes`: the number of
+    nodes in each state; None if the SuperLink did not answer.
     """
 
     def __init__(self, superlink: SuperLink) -> None:

@@ -45,10 +45,7 @@ class Runs:
     first `step`, the newest has samples at once, and each other one has samples once a line is added to it.
     The counters of all these histories begin with 0.
 
-    Parameters
-    ----------
-    folder : Path
-        Histories are looked for one and two levels below this folder.
+    `folder`: histories are looked for one and two levels below this folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,14 +98,7 @@ def _histories(folder: Path) -> dict[Path, int]:
 class _Run:
     """The numbers of one run.
 
-    Parameters
-    ----------
-    name : str
-        The run's name in samples.
-    path : Path
-        The history.
-    counts : bool
-        Whether the lines that the history has now are counted.
+    `name`: the run's name in samples. `counts`: whether the lines that the history has now are counted.
     """
 
     def __init__(self, name: str, path: Path, *, counts: bool) -> None:

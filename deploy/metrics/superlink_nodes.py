@@ -21,23 +21,12 @@ _LARGEST = 1 << 26  # the most bytes of an answer
 def count_nodes(control: str, authority: Path, secret: Path, timeout: float) -> Counter[str]:
     """Return how many nodes a SuperLink has in each state of `STATES`.
 
-    Parameters
-    ----------
-    control : str
-        HOST:PORT of the control API.
-    authority : Path
-        The file with the certificate of the authority that signed the SuperLink's certificate.
-    secret : Path
-        The file with the secret that the control API demands.
-    timeout : float
-        Seconds to wait for the connection, and for each part of the answer.
+    `control`: HOST:PORT of the control API. `authority`: the file with the certificate of the authority that
+    signed the SuperLink's certificate. `secret`: the file with the secret that the control API demands.
+    `timeout`: seconds to wait for the connection, and for each part of the answer.
 
-    Raises
-    ------
-    OSError
-        If the SuperLink does not answer, or refuses the request.
-    ValueError
-        If the answer cannot be read.
+    Raises OSError if the SuperLink does not answer, or refuses the request. Raises ValueError if the answer
+    cannot be read.
     """
     request = urllib.request.Request(
         f"https://{control}/v1/control/list-nodes",

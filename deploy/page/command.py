@@ -23,16 +23,7 @@ PagePort = Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, 
 def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
     """Serve a page of a run that is trained inside the `with` block, if the user wants one.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the run.
-    wanted : bool
-        Whether there is to be a page.
-    port : int or None
-        The page's port. (default: a free port)
-    say : Callable[[str], None]
-        Receives the page's address, and how to open the page afterwards.
+    `say`: receives the page's address, and how to open the page afterwards.
     """
     if not wanted:
         yield

@@ -55,11 +55,6 @@ class Database:
 
     A reader of a database in WAL mode delays no writer. If the file is missing, locked, corrupt or of another
     version of Flower, the methods return no data.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,12 +97,8 @@ class Database:
         The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
         numbers instead of offsets.
 
-        Parameters
-        ----------
-        run : Path
-            The folder of the run, or of the comparison to which the run belongs.
-        start : int, optional
-            The number of the last piece that is known. (default: the last `LOG_PIECES` pieces are returned)
+        `run`: the folder of the run, or of the comparison to which the run belongs. `start`: the number of
+        the last piece that is known. (default: the last `LOG_PIECES` pieces are returned)
         """
         runs = [
             run_id

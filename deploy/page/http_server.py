@@ -46,10 +46,7 @@ class _ShortConnection(H11Protocol):
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
     """Return a socket that is bound to a port, for `serve`; 0 stands for a free port.
 
-    Raises
-    ------
-    OSError
-        If the port is taken.
+    Raises OSError if the port is taken.
     """
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,16 +61,8 @@ def listening(port: int, host: str = LOOPBACK) -> socket.socket:
 def serve(sources: RunSources, token: str, listener: socket.socket, started: Callable[[], None]) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
-    Parameters
-    ----------
-    sources : RunSources
-        The runs to show.
-    token : str
-        The secret of the page's address.
-    listener : socket
-        The socket on which the page is served, see `listening`.
-    started : Callable[[], None]
-        Called when the page can be opened.
+    `listener`: the socket on which the page is served, see `listening`. `started`: called when the page can
+    be opened.
     """
     config = uvicorn.Config(
         page_app(sources, token),

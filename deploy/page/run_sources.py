@@ -40,13 +40,7 @@ class NothingThereError(ValueError):
 
 
 class Run:
-    """What the page shows at a time: all trials of a comparison, or a single run.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of a comparison, or of a trial.
-    """
+    """What the page shows at a time: all trials of a comparison, or a single run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,19 +104,10 @@ class Run:
 class RunSources:
     """The runs that the page can show: one run, or the runs in a folder, for example those of a server.
 
-    Parameters
-    ----------
-    path : Path
-        A history, or the folder of a trial, of a comparison, of several runs, or of a server for devices.
-    database : Path, optional
-        The SuperLink's database (default: the one in the folder, if there is one).
-    wait : bool (default: False)
-        Whether the path may hold no run yet.
+    `path`: a history, or the folder of a trial, of a comparison, of several runs, or of a server for devices.
+    `wait`: whether the path may hold no run yet.
 
-    Raises
-    ------
-    NothingThereError
-        If there is no run at the path, unless ``wait``.
+    Raises NothingThereError if there is no run at the path, unless ``wait``.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:
@@ -211,12 +196,7 @@ class RunSources:
     def log(self, run: Run | None, name: str, start: int | None) -> tuple[int, int, list[str]]:
         """Return new lines of a log, see `read_log`.
 
-        Raises
-        ------
-        KeyError
-            If there is no such log.
-        OSError
-            If the log cannot be read.
+        Raises KeyError if there is no such log. Raises OSError if the log cannot be read.
         """
         path = self.logs(run)[name]
         if path is not None:
@@ -233,19 +213,11 @@ class RunSources:
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
     """Return the lines of a log after an offset, but at most the last `LOG_TAIL` bytes of the log.
 
-    Parameters
-    ----------
-    path : Path
-        The log. A link is not followed.
-    start : int, optional
-        The offset, in bytes. (default: `LOG_TAIL` bytes before the end)
+    `path`: the log. A link is not followed. `start`: the offset, in bytes. (default: `LOG_TAIL` bytes before
+    the end)
 
-    Returns
-    -------
-    int, int
-        The offsets of the first line and of the end of the last line.
-    list of str
-        The lines, without control characters.
+    Returns the offsets of the first line and of the end of the last line; the lines, without control
+    characters.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

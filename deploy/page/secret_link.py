@@ -40,15 +40,6 @@ def shown_address(port: int, token: str, kept: Path | None = None) -> Iterator[s
 
     A terminal shows the secret. Other output may end in a log that others can read, so it gets the name of a
     file with the secret instead, which only this user can read.
-
-    Parameters
-    ----------
-    port : int
-        The port of the page.
-    token : str
-        The secret.
-    kept : Path, optional
-        The file that holds the secret. (default: if a file is needed, a temporary one is made for the block)
     """
     if sys.stdout.isatty():
         yield address(port, token)

@@ -33,16 +33,9 @@ class Forks(Protocol):
     ) -> int:
         """Start a command and return its process id.
 
-        Parameters
-        ----------
-        command : Sequence[str]
-            The program's name and its arguments.
-        environment : Mapping[str, str] | None
-            The program's whole environment. (default: this process's environment)
-        output : tuple[int, int]
-            The file descriptors for standard output and standard error. (default: this process's own outputs)
-        own_session : bool
-            Whether the program runs in a new session. (default: False)
+        `command`: the program's name and its arguments. `output`: the file descriptors for standard output
+        and standard error. (default: this process's own outputs) `own_session`: whether the program runs in a
+        new session. (default: False)
         """
 
     def returncode(self, pid: int) -> int | None:
@@ -55,19 +48,11 @@ class Process:
     Ctrl-C in the terminal does not reach this session. The process and its children also form one process
     group, so one signal can end them all.
 
-    Parameters
-    ----------
-    command : Sequence[str]
-        The program's name (looked up on the PATH of `env`) and its arguments.
-    log : Path
-        The log file. The program's output is appended to this file.
-    env : Mapping[str, str]
-        The whole environment of the program. It must contain PATH.
+    `command`: the program's name (looked up on the PATH of `env`) and its arguments. `log`: the log file. The
+    program's output is appended to this file. `env`: the whole environment of the program. It must contain
+    PATH.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such program.
+    Raises FileNotFoundError if there is no such program.
     """
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
@@ -91,10 +76,7 @@ class Process:
     def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
         """Let a fork server start the command, in a session of its own.
 
-        Raises
-        ------
-        deploy.flower.fork_client.Gone
-            If the fork server has ended.
+        Raises deploy.flower.fork_client.Gone if the fork server has ended.
         """
         process = cls.__new__(cls)
         process.log = log
@@ -129,16 +111,10 @@ def stop(
 ) -> None:
     """End processes and their groups: send SIGTERM first, then SIGKILL to whatever is left of each group.
 
-    Parameters
-    ----------
-    processes : Iterable[Process]
-        The processes to end.
-    grace : float
-        Seconds to wait for the end of the processes, after SIGTERM and again after SIGKILL.
-    marked : Callable[[], Sequence[int]]
-        Returns the ids of processes that certainly belong to this program. If a process has already ended,
-        its group gets signals only if the group contains one of these ids, because another program's group
-        may have the same id by now. (default: no ids)
+    `grace`: seconds to wait for the end of the processes, after SIGTERM and again after SIGKILL. `marked`:
+    returns the ids of processes that certainly belong to this program. If a process has already ended, its
+    group gets signals only if the group contains one of these ids, because another program's group may have
+    the same id by now.
     """
     ours = set()
     for pid in marked():

@@ -58,11 +58,6 @@ class Supervisor(ABC):
 
         Called after each end of the program, and each time that `may_start` has prevented a start, but not
         after `stop`.
-
-        Parameters
-        ----------
-        code : int | None
-            The program's exit code; None if it was not started.
         """
 
     def environment(self) -> Mapping[str, str] | None:

@@ -37,19 +37,10 @@ STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 def draw(trials: Sequence[RunHistory], path: Path) -> None:
     """Draw the trials and write the figure to a file.
 
-    Parameters
-    ----------
-    trials : Sequence[RunHistory]
-        The trials to draw. Trials in which no client has trained yet are left out.
-    path : Path
-        The PNG file.
+    `trials`: the trials to draw. Trials in which no client has trained yet are left out.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    ValueError
-        If no trial has a round in which clients trained.
+    Raises ModuleNotFoundError if matplotlib is missing. Raises ValueError if no trial has a round in which
+    clients trained.
     """
     trials = [trial for trial in trials if trial.trained]
     if not trials:
@@ -83,19 +74,9 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
 def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iterator[Figure]:
     """Yield an empty figure, and write it into a PNG file when the block ends.
 
-    Parameters
-    ----------
-    path : Path
-        The PNG file.
-    width, height : float
-        The size of the figure, inches.
-    dpi : int
-        Pixels per inch.
+    `width`, `height`: the size of the figure, inches.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
+    Raises ModuleNotFoundError if matplotlib is missing.
     """
     with tempfile.TemporaryDirectory() as cache:
         # matplotlib writes a list of fonts into this folder. By default, the folder is in the user's home.

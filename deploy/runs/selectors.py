@@ -35,10 +35,7 @@ def describe(name: str) -> dict[str, Any]:
     must know about clients before it selects; a list of texts), "unbiased" (a text) and "settings" (for each
     setting: "default", "allowed" and "meaning").
 
-    Raises
-    ------
-    ValueError
-        If there is no such selector.
+    Raises ValueError if there is no such selector.
     """
     kind = selector_type(name)
     return {

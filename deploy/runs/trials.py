@@ -120,24 +120,13 @@ def plan(
 ) -> list[Trial]:
     """Check the settings of a comparison, and return a trial for each selector and seed.
 
-    Parameters
-    ----------
-    selectors : Sequence[str]
-        The selectors as on the command line: "name" or "name:setting=value,setting=value".
-    common : Mapping[str, ConfigValue]
-        The run-config settings that all trials share. Settings that are not given keep the app's defaults.
-    app : Path
-        The folder of the app, whose pyproject.toml contains the defaults.
-    folder : Path
-        Each trial writes into its own subfolder of this folder.
-    seeds : Sequence[int]
-        The seeds, if there are several: all selectors train with the first seed, then with the next one.
-        (default: the seed in `common`)
+    `selectors`: the selectors as on the command line: "name" or "name:setting=value,setting=value". `common`:
+    the run-config settings that all trials share. Settings that are not given keep the app's defaults. `app`:
+    the folder of the app, whose pyproject.toml contains the defaults. `folder`: each trial writes into its
+    own subfolder of this folder. `seeds`: the seeds, if there are several: all selectors train with the first
+    seed, then with the next one. (default: the seed in `common`)
 
-    Raises
-    ------
-    ValueError
-        If a setting is wrong. The message names the setting, its value and the allowed values.
+    Raises ValueError if a setting is wrong. The message names the setting, its value and the allowed values.
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
@@ -167,12 +156,9 @@ def check_data(settings: Mapping[str, ConfigValue]) -> None:
 
     Otherwise these errors would appear only in the clients' logs.
 
-    Raises
-    ------
-    ValueError
-        If the data do not exist, or if they cannot be partitioned according to the settings.
-    ModuleNotFoundError
-        If the task or the data need an extra that is not installed. The message names the extra.
+    Raises ValueError if the data do not exist, or if they cannot be partitioned according to the settings.
+    Raises ModuleNotFoundError if the task or the data need an extra that is not installed. The message names
+    the extra.
     """
     _task(settings).client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 
@@ -190,20 +176,12 @@ def check_clients(
 ) -> None:
     """Refuse a selector whose settings need groups, costs or energies that the clients lack.
 
-    Parameters
-    ----------
-    trials : Sequence[Trial]
-        The trials of the comparison.
-    groups, private : Mapping[str, str | int | None]
-        By client id: the group that the client reports, and the group that the client does not disclose.
-        The value is None if the client has no such group.
-    known : Collection[str]
-        The settings per client that clients themselves report: any of "costs" and "energies". (default: none)
+    `groups`, `private`: by client id: the group that the client reports, and the group that the client does
+    not disclose. The value is None if the client has no such group. `known`: the settings per client that
+    clients themselves report: any of "costs" and "energies".
 
-    Raises
-    ------
-    ValueError
-        If a client lacks what a selector needs. The message names the selector and what is missing.
+    Raises ValueError if a client lacks what a selector needs. The message names the selector and what is
+    missing.
     """
     for trial in trials:
         kind = selector_type(str(trial.run_config["selector"]))
@@ -239,15 +217,9 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
     If the `with` block raises an error and the folder is still empty, the folder is removed, and `parent` too
     if it was missing before and is empty.
 
-    Parameters
-    ----------
-    parent : Path
-        The folder in which the new folder is made. It is made if it is missing.
+    `parent`: the folder in which the new folder is made. It is made if it is missing.
 
-    Raises
-    ------
-    OSError
-        If the folder cannot be made.
+    Raises OSError if the folder cannot be made.
     """
     parent = parent.absolute()
     missing = not parent.exists()
@@ -272,10 +244,7 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
 def run_folder(run: str) -> Path:
     """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/.
 
-    Raises
-    ------
-    ValueError
-        If `run` is "last" and there is no comparison in runs/.
+    Raises ValueError if `run` is "last" and there is no comparison in runs/.
     """
     if run != "last":
         return Path(run).absolute()
@@ -288,19 +257,9 @@ def run_folder(run: str) -> Path:
 def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
     """Write the settings of a comparison's trials into its folder (see `PLAN`).
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the comparison.
-    trials : sequence of Trial
-        The trials.
-    engine : str
-        The engine that trains them, for `planned_engine`.
+    `engine`: the engine that trains them, for `planned_engine`.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     settings = {
         trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
@@ -319,10 +278,7 @@ def planned_engine(folder: Path) -> str:
 def read_plan(folder: Path) -> list[Trial]:
     """Read the trials of an earlier comparison, and their histories. The folder may have been moved since.
 
-    Raises
-    ------
-    ValueError
-        If the folder contains no comparison, or one that cannot be resumed.
+    Raises ValueError if the folder contains no comparison, or one that cannot be resumed.
     """
     try:
         with (folder / PLAN).open("rb") as file:
@@ -381,10 +337,7 @@ def with_absolute_paths(settings: Mapping[str, ConfigValue]) -> dict[str, Config
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
     """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed as JSON, others are strings.
 
-    Raises
-    ------
-    ValueError
-        If there is no key or no "=".
+    Raises ValueError if there is no key or no "=".
     """
     key, equals, value = text.partition("=")
     if not (key and equals):

@@ -69,16 +69,8 @@ USED = (
 class _Session:
     """The session in which a node pushes the objects of its reply.
 
-    Parameters
-    ----------
-    name : str
-        The session's id.
-    run : int
-        The run's id.
-    asked : str
-        The id of the message to which the node replies; "" if it is not known.
-    began : int
-        The bytes of models that the node had sent when the session began.
+    `asked`: the id of the message to which the node replies; "" if it is not known. `began`: the bytes of
+    models that the node had sent when the session began.
     """
 
     def __init__(self, name: str, run: int, asked: str, began: int) -> None:
@@ -97,14 +89,8 @@ class ReplyAdmission:
 
     If a reply is refused, the ServerApp receives an error reply with the reason at once.
 
-    Parameters
-    ----------
-    state_factory : LinkStateFactory
-        Returns the SuperLink's state.
-    arrived : Callable[[int], int]
-        Returns how many bytes of models a node has sent since this program's start.
-    delivered : DeliveredObjects
-        Knows which objects a node has received.
+    `arrived`: returns how many bytes of models a node has sent since this program's start. `delivered`: knows
+    which objects a node has received.
     """
 
     def __init__(
@@ -152,14 +138,7 @@ class ReplyAdmission:
         whether others have sent certain objects. Here the answer leaves out only objects that the node has
         received, or has pushed before.
 
-        Parameters
-        ----------
-        request : PushMessagesRequest
-            The announcement of a reply, which `check_reply` has admitted.
-        response : PushMessagesResponse
-            Flower's answer, which is changed.
-        node : int
-            The id of the node.
+        `response`: Flower's answer, which is changed.
         """
         metadata = request.messages_list[0].metadata
         session = _Session(

@@ -75,10 +75,7 @@ class _Delivery(NamedTuple):
 class Unconfirmed:
     """For each node, the last message that was sent to the node, unless the node has confirmed the message.
 
-    Parameters
-    ----------
-    past : PastRounds
-        Knows which rounds are past. A message of a past round is not delivered again.
+    `past`: knows which rounds are past. A message of a past round is not delivered again.
     """
 
     def __init__(self, past: PastRounds) -> None:
@@ -154,16 +151,7 @@ def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.
 
-    Parameters
-    ----------
-    state : CohortLinkState
-        The SuperLink's state.
-    database : sqlalchemy.orm.Session
-        The transaction in which the node is activated.
-    node_id : int
-        The node.
-    kept : str or None
-        The id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
+    `kept`: the id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
     """
     execute = executor(database)
     node = importlib.import_module(_UTILS).uint64_to_int64(node_id)

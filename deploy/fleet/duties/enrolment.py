@@ -59,11 +59,6 @@ def begin(state_factory: Any) -> Enrolment | None:
     """Return what accepts invitations, or None unless the environment names a server's folder (`REGISTRY`).
 
     This function also registers the folder's clients that the database lacks.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
     """
     folder = os.environ.pop(REGISTRY, None)
     if not folder:
@@ -74,15 +69,7 @@ def begin(state_factory: Any) -> Enrolment | None:
 
 
 class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers the requests of invited devices.
-
-    Parameters
-    ----------
-    registry : Registry
-        The server's clients and invitations.
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the state in which a key is registered.
-    """
+    """Answers the requests of invited devices."""
 
     def __init__(self, registry: Registry, state_factory: Any) -> None:
         self._registry, self._state_factory = registry, state_factory

@@ -101,14 +101,8 @@ class HeldRequests:
     def hold(self, node: int, context: Any, pull: Callable[[], Any]) -> Any:
         """Return the response of `pull` to a SuperNode's request, or a `Later` if there is no message yet.
 
-        Parameters
-        ----------
-        node : int
-            The SuperNode.
-        context : grpc.ServicerContext
-            Tells when the SuperNode hangs up, and whether the request may be held for minutes.
-        pull : Callable[[], PullMessagesResponse]
-            Looks for the SuperNode's next message.
+        `context`: tells when the SuperNode hangs up, and whether the request may be held for minutes. `pull`:
+        looks for the SuperNode's next message.
         """
         request = _Request(wanted=1)
         if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
@@ -240,10 +234,7 @@ class HeldRequests:
 class _Request:
     """A held request.
 
-    Parameters
-    ----------
-    wanted : int
-        The number of messages for which the request asks.
+    `wanted`: the number of messages for which the request asks.
     """
 
     def __init__(self, wanted: int) -> None:

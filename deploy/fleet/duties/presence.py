@@ -75,11 +75,7 @@ USED = (
 class Presence:
     """Marks a node as offline when its connection has ended, and lets the node return at once.
 
-    Parameters
-    ----------
-    left : Callable[[], None]
-        Called when a node has left: it was marked as offline, or it had signed off. (default: nothing is
-        called)
+    `left`: called when a node has left: it was marked as offline, or it had signed off.
     """
 
     def __init__(self, left: Callable[[], None] = lambda: None) -> None:
@@ -125,14 +121,8 @@ class Presence:
     def hold(self, answer: Any, node: int, context: Any) -> Later:
         """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread.
 
-        Parameters
-        ----------
-        answer : SendNodeHeartbeatResponse
-            The answer, when the heartbeat has been held for long enough.
-        node : int
-            The SuperNode. The state has acknowledged the heartbeat for `FOREVER`.
-        context : grpc.ServicerContext
-            Tells when the connection ends.
+        `answer`: the answer, when the heartbeat has been held for long enough. `node`: the SuperNode. The
+        state has acknowledged the heartbeat for `FOREVER`. `context`: tells when the connection ends.
         """
         heartbeat = _Heartbeat(FOREVER, held_requests.seconds(context, HOLD), sender(context))
         self._note(node, heartbeat)
@@ -151,12 +141,8 @@ class Presence:
     def heard(self, node: int, interval: float) -> None:
         """Note a heartbeat that is not held. As in stock Flower, missing ones show that its node is offline.
 
-        Parameters
-        ----------
-        node : int
-            The SuperNode. The state has acknowledged the heartbeat.
-        interval : float
-            The seconds between two heartbeats.
+        `node`: the SuperNode. The state has acknowledged the heartbeat. `interval`: the seconds between two
+        heartbeats.
         """
         self._note(node, _Heartbeat(interval))
 
@@ -189,10 +175,7 @@ class Presence:
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
         has checked before that the request is signed with the node's key.
 
-        Parameters
-        ----------
-        node : int
-            The node that asks to be activated. Unless a heartbeat follows soon, it is marked as offline.
+        `node`: the node that asks to be activated. Unless a heartbeat follows soon, it is marked as offline.
         """
         first = _Heartbeat(FIRST, connected=False)
         if self._take_over(node, first):
@@ -270,16 +253,9 @@ class Presence:
 class _Heartbeat:
     """A heartbeat of a node.
 
-    Parameters
-    ----------
-    interval : float
-        The seconds until the node's next heartbeat, as the state knows it.
-    held : float
-        For how many seconds it is held at most.
-    peer : str
-        The name of the peer that sent it.
-    connected : bool
-        Whether the connection that brought the heartbeat still exists.
+    `interval`: the seconds until the node's next heartbeat, as the state knows it. `held`: for how many
+    seconds it is held at most. `peer`: the name of the peer that sent it. `connected`: whether the connection
+    that brought the heartbeat still exists.
     """
 
     def __init__(self, interval: float, held: float = 0.0, peer: str = "", *, connected: bool = True) -> None:

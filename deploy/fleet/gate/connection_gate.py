@@ -66,24 +66,14 @@ class Gate:
 
     gRPC's name of a forwarded connection ends with the name of the peer (`sockets.sender`).
 
-    Parameters
-    ----------
-    address : str
-        The host and port to listen on, such as 0.0.0.0:9092. With port 0, the system chooses a port.
-    certificate, key : bytes
-        The certificates and the private key of the server, as PEM.
+    `address`: the host and port to listen on, such as 0.0.0.0:9092. With port 0, the system chooses a port.
+    `certificate`, `key`: the certificates and the private key of the server, as PEM.
 
-    Attributes
-    ----------
-    port : int
-        The port on which the gate listens.
-    behind : str
-        gRPC's name of the Unix socket on which the gRPC server must listen.
+    `port`: the port on which the gate listens. `behind`: gRPC's name of the Unix socket on which the gRPC
+    server must listen.
 
-    Raises
-    ------
-    OSError
-        If the port is taken, no Unix socket can be made, or the certificate and the key cannot be used.
+    Raises OSError if the port is taken, no Unix socket can be made, or the certificate and the key cannot be
+    used.
     """
 
     def __init__(self, address: str, certificate: bytes, key: bytes) -> None:
@@ -327,12 +317,7 @@ class Gate:
 class _Connection:
     """A connection.
 
-    Parameters
-    ----------
-    address : str
-        The address of the peer, as `origin` returns it.
-    raw : socket.socket
-        The connection's socket.
+    `address`: the address of the peer, as `origin` returns it.
     """
 
     task: asyncio.Task[None]

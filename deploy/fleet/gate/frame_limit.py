@@ -56,10 +56,7 @@ class FrameBudget:
 class FrameCounter:
     """Counts the frames that arrive over one connection.
 
-    Attributes
-    ----------
-    of_models : int
-        The bytes that have arrived in, or together with, large frames of data.
+    `of_models`: the bytes that have arrived in, or together with, large frames of data.
     """
 
     def __init__(self) -> None:

@@ -21,10 +21,7 @@ class NotAllowedError(Exception):
 class SettingsCheck:
     """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request.
 
-    Attributes
-    ----------
-    confirmed : bool
-        Whether the peer has confirmed the settings.
+    `confirmed`: whether the peer has confirmed the settings.
     """
 
     def __init__(self) -> None:
@@ -38,11 +35,8 @@ class SettingsCheck:
 
         Before the peer has confirmed the settings, these are only complete frames; afterwards, all bytes.
 
-        Raises
-        ------
-        NotAllowedError
-            If the peer does not speak HTTP/2, begins a request, or sends more than `MOST` bytes before it
-            confirms the settings.
+        Raises NotAllowedError if the peer does not speak HTTP/2, begins a request, or sends more than `MOST`
+        bytes before it confirms the settings.
         """
         if self.confirmed:
             return data

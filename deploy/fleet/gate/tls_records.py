@@ -31,13 +31,7 @@ _LONGEST = RECORD + 2048  # the most bytes of a record's content in TLS 1.2
 
 
 class NoTlsError(NotAllowedError):
-    """A peer does not speak TLS.
-
-    Parameters
-    ----------
-    received : bytes
-        What the peer has sent.
-    """
+    """A peer does not speak TLS."""
 
     def __init__(self, received: bytes) -> None:
         super().__init__("the peer does not speak TLS")
@@ -47,14 +41,7 @@ class NoTlsError(NotAllowedError):
 class TlsPeer:
     """A TLS peer of this server. One task may receive while another one sends.
 
-    Parameters
-    ----------
-    context : ssl.SSLContext
-        The settings, with the server's certificate.
-    raw : socket.socket
-        The connection. It must not block.
-    loop : asyncio.AbstractEventLoop
-        The loop in which the methods are called.
+    `raw`: the connection. It must not block.
     """
 
     def __init__(self, context: ssl.SSLContext, raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -68,12 +55,8 @@ class TlsPeer:
     async def handshake(self) -> str | None:
         """Perform the handshake. Return the protocol that both sides speak (ALPN), or None.
 
-        Raises
-        ------
-        OSError
-            If the peer hangs up, or the handshake fails.
-        NotAllowedError
-            If the peer does not speak TLS, or sends too much.
+        Raises OSError if the peer hangs up, or the handshake fails. Raises NotAllowedError if the peer does
+        not speak TLS, or sends too much.
         """
         while True:
             try:
@@ -96,18 +79,11 @@ class TlsPeer:
     async def receive(self, most: int) -> bytes:
         """Return the next data, or b"" if the peer has sent all its data or has hung up.
 
-        Parameters
-        ----------
-        most : int
-            The most bytes to return, and to read from the socket: a multiple of `RECORD`. Each record counts
-            as `RECORD` bytes.
+        `most`: the most bytes to return, and to read from the socket: a multiple of `RECORD`. Each record
+        counts as `RECORD` bytes.
 
-        Raises
-        ------
-        OSError
-            If the connection breaks, or a record is not valid.
-        NotAllowedError
-            If the peer sends too many records without data.
+        Raises OSError if the connection breaks, or a record is not valid. Raises NotAllowedError if the peer
+        sends too many records without data.
         """
         parts: list[bytes] = []
         while len(parts) < most // RECORD and not self._ended:
@@ -122,10 +98,7 @@ class TlsPeer:
     async def send(self, data: bytes) -> None:
         """Send data.
 
-        Raises
-        ------
-        OSError
-            If the connection breaks.
+        Raises OSError if the connection breaks.
         """
         parts = []
         for begin in range(0, len(data), RECORD):  # so that `_outgoing` never holds more than a record
@@ -211,11 +184,8 @@ class _OneRecordAtATime(ssl.SSLObject):
 
         If OpenSSL wants more after a record, the record had no data.
 
-        Raises
-        ------
-        ssl.SSLError
-            If the function raises it, if the peer does not speak TLS, or if the peer sends too many records
-            without data.
+        Raises ssl.SSLError if the function raises it, if the peer does not speak TLS, or if the peer sends
+        too many records without data.
         """
         given = 0  # the bytes of the last record that was given to OpenSSL
         while True:

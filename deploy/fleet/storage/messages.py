@@ -244,10 +244,7 @@ class FewStatements(SqlLinkState):
         An error takes the place of a reply if the message does not exist, if the message or the reply has
         expired, or if the message's node is offline.
 
-        Raises
-        ------
-        ValueError
-            If one of the messages belongs to another run.
+        Raises ValueError if one of the messages belongs to another run.
         """
         if not message_ids:
             return []
@@ -311,10 +308,7 @@ class FewStatements(SqlLinkState):
     def preregister_object_tree(self, object_tree: ObjectTree, session_id: str) -> list[str]:
         """Store the names of a message's objects. Return those whose contents are to arrive in the session.
 
-        Raises
-        ------
-        ValueError
-            If there is no such session, or the tree is not valid.
+        Raises ValueError if there is no such session, or the tree is not valid.
         """
         with self.session() as session:
             execute = executor(session)

@@ -72,13 +72,9 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def put(self, object_id: str, object_content: bytes) -> None:
         """Store the content of an object whose name is already stored.
 
-        Raises
-        ------
-        ValueError
-            If the name is not the hash of the content, or the content is not that of an object. (Checked only
-            if `self.verify` is true)
-        NoObjectInStoreError
-            If the store does not know the name.
+        Raises ValueError if the name is not the hash of the content, or the content is not that of an object.
+        (Checked only if `self.verify` is true) Raises NoObjectInStoreError if the store does not know the
+        name.
         """
         if self.verify:
             if object_id != get_object_id(object_content):
@@ -100,18 +96,8 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Store the names and children of a message's objects. Return the names whose contents are missing.
 
-        Parameters
-        ----------
-        run_id : int
-            The run of the message.
-        object_tree : ObjectTree
-            The message's objects.
-
-        Raises
-        ------
-        ValueError
-            If the name of an object is not a SHA-256 hash, or if an object has the same child twice, or other
-            children than the store knows.
+        Raises ValueError if the name of an object is not a SHA-256 hash, or if an object has the same child
+        twice, or other children than the store knows.
         """
         children: dict[str, set[str]] = {}
         for node in iterate_object_tree(object_tree):

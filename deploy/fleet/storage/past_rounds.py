@@ -76,12 +76,7 @@ class PastRounds:
 
         Call this before the message is stored.
 
-        Parameters
-        ----------
-        state : CohortLinkState
-            The SuperLink's state.
-        metadata : flwr.app.Metadata
-            Those of a message to a node, or of a reply, which begins no round.
+        `metadata`: those of a message to a node, or of a reply, which begins no round.
         """
         if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
             self._begin(state, metadata.run_id, number)

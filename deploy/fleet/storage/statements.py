@@ -50,10 +50,7 @@ def executor(session: Any) -> Callable[..., Any]:
     The function's arguments are the statement and the values of its parameters: a tuple, or a list of tuples
     to execute the statement with each of them.
 
-    Parameters
-    ----------
-    session : sqlalchemy.orm.Session
-        A session whose transaction has begun.
+    `session`: a session whose transaction has begun.
     """
     known: Callable[..., Any] | None = session.info.get(_KEY)
     if known is not None:

@@ -83,14 +83,8 @@ def node_state(store: Any) -> Any:
     class NodeState(in_memory):  # type: ignore[misc]
         """Holds messages for ClientApps and their replies.
 
-        Attributes
-        ----------
-        due : threading.Event
-            Set when there is a message for a ClientApp.
-        replies : queue.SimpleQueue
-            The replies without their contents, in the order in which they were announced.
-        part : threading.Event
-            Set when an object of a reply has arrived.
+        `due`: set when there is a message for a ClientApp. `replies`: the replies without their contents, in
+        the order in which they were announced. `part`: set when an object of a reply has arrived.
         """
 
         def __init__(self) -> None:
@@ -125,16 +119,8 @@ class _UnfitError(Exception):
 class Node:
     """A SuperNode that is connected.
 
-    Parameters
-    ----------
-    connected : Connection
-        The connection to the SuperLink.
-    state : object
-        The state that `node_state` returns, with the node's id.
-    node_config : dict
-        The node config, for the contexts of ClientApps.
-    trust : Path or None
-        The file with the bundle that the device trusts (`bundles.fetch`).
+    `state`: the state that `node_state` returns, with the node's id. `trust`: the file with the bundle that
+    the device trusts (`bundles.fetch`).
     """
 
     def __init__(self, connected: Connection, state: Any, node_config: Any, trust: Path | None) -> None:

@@ -66,15 +66,9 @@ class _Apps:
 
         Call this before the process starts threads.
 
-        Parameters
-        ----------
-        names : Sequence[str]
-            The names of the programs that are to be forked.
-        commands : Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]]
-            Gets names of programs. Returns a dictionary with the function that runs each program, by name.
-        module : str
-            The name of the module that holds `commands`. If the fork server ends, a new one imports this
-            module.
+        `names`: the names of the programs that are to be forked. `commands`: gets names of programs. Returns
+        a dictionary with the function that runs each program, by name. `module`: the name of the module that
+        holds `commands`. If the fork server ends, a new one imports this module.
         """
         self._names, self._module = names, module
         if folder := os.environ.get(fork_client.VARIABLE):

@@ -43,14 +43,9 @@ def skip_unseen_lines() -> None:
 def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:
     """Return a function that caches the results of another function for `LOOK` seconds.
 
-    Parameters
-    ----------
-    function : Callable[..., Any]
-        The other function. Its result depends on one of its arguments only.
-    by : int
-        The position of the argument on which the result depends. (default: the first argument)
-    but : object
-        A result that is not cached. (default: all results are cached)
+    `function`: the other function. Its result depends on one of its arguments only. `by`: the position of the
+    argument on which the result depends. (default: the first argument) `but`: a result that is not cached.
+    (default: all results are cached)
     """
     known: dict[Any, tuple[float, Any]] = {}
 

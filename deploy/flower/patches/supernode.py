@@ -90,16 +90,9 @@ def start(
 ) -> NoReturn:
     """Connect and run the loop until the process ends. The arguments are the options of `flower-supernode`.
 
-    Parameters
-    ----------
-    trust : Path or None
-        The file with the bundle that the device trusts (`bundles.fetch`).
-    state_factory : flwr.supernode.nodestate.NodeStateFactory
-        Gives the state to the SuperNode's API.
-    isolation : str
-        Must be "subprocess": the SuperNode starts the ClientApps.
-    **others
-        Options without a value. An option with a value, such as trusted entities, is refused.
+    `trust`: the file with the bundle that the device trusts (`bundles.fetch`). `state_factory`: gives the
+    state to the SuperNode's API. `isolation`: must be "subprocess": the SuperNode starts the ClientApps.
+    `**others`: options without a value. An option with a value, such as trusted entities, is refused.
     """
     refused = [name for name, value in others.items() if value]
     if isolation != "subprocess":

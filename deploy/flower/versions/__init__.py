@@ -25,10 +25,7 @@ def refusal() -> str | None:
 def find(name: str) -> Any:
     """Return what Flower has under a name of the form MODULE:ATTRIBUTE.
 
-    Raises
-    ------
-    ImportError, AttributeError
-        If Flower has no such module, or the module no such attribute.
+    Raises ImportError, AttributeError if Flower has no such module, or the module no such attribute.
     """
     module, _, attributes = name.partition(":")
     found = importlib.import_module(module)

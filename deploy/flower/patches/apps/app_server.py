@@ -180,13 +180,7 @@ def _threads() -> int:
 
 
 class _Randomness:
-    """While an app is imported, notes whether it draws random numbers from the system or seeds a generator.
-
-    Parameters
-    ----------
-    folder : str
-        The folder of the app's modules.
-    """
+    """While an app is imported, notes whether it draws random numbers from the system or seeds a generator."""
 
     def __init__(self, folder: str) -> None:
         self.drawn = ""  # where the app has drawn random numbers from the system

@@ -104,24 +104,11 @@ class AppServers:
     ) -> bool:
         """Fork the process of a message from the app server of the message's bundle.
 
-        Parameters
-        ----------
-        server : ForkServer
-            The fork server that forks app servers.
-        run, bundle : flwr.supercore.run.Run, flwr.supercore.fab.Fab
-            The message's run and the run's bundle.
-        command : Sequence[str]
-            The command of the process.
-        output : int | None
-            The file descriptor for the process's output. With None, the process shares this process's output.
-        channel : int
-            The file descriptor of the socket over which the process sends its requests to this SuperNode, see
-            `deploy.flower.channel`.
+        `output`: the file descriptor for the process's output. With None, the process shares this process's
+        output. `channel`: the file descriptor of the socket over which the process sends its requests to this
+        SuperNode, see `deploy.flower.channel`.
 
-        Returns
-        -------
-        bool
-            Whether a process was forked. If not, a process must be started that imports the app itself.
+        Returns whether a process was forked. If not, a process must be started that imports the app itself.
         """
         digest = run.fab_hash
         for attempt in range(2):  # an app server that several SuperNodes share may just have ended

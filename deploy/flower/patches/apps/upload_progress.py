@@ -41,13 +41,6 @@ def received_bytes(grid: Any, message_ids: Collection[str]) -> dict[str, int]:
 
     The number grows while the reply is on its way. Bytes that were sent a second time, because a connection
     broke, count again. The number begins at zero again if the SuperLink is restarted.
-
-    Parameters
-    ----------
-    grid : HttpGrid
-        The grid of the ServerApp. This function becomes its method.
-    message_ids : Collection[str]
-        The ids of messages that the ServerApp has sent.
     """
     asked = importlib.import_module(_MESSAGES).PullObjectRequest(
         node=grid.node, run_id=grid.run.run_id, object_id=ASKED + _SEPARATOR.join(message_ids)

@@ -70,10 +70,7 @@ def guard_supernode() -> None:
 def demand_secret() -> None:
     """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`).
 
-    Raises
-    ------
-    SystemExit
-        If the file does not exist or is empty. A SuperLink must not start without the secret.
+    Raises SystemExit if the file does not exist or is empty. A SuperLink must not start without the secret.
     """
     name = os.environ.pop(CONTROL_SECRET, None)  # hidden from the ServerApps that this process starts
     try:
@@ -119,12 +116,8 @@ class Guard:
 
     The API then refuses the empty request.
 
-    Parameters
-    ----------
-    app : starlette.types.ASGIApp
-        The application to which requests are passed.
-    api : fastapi.FastAPI
-        The API. Its `state` knows the tokens of tasks and, in a SuperLink, the control API's authentication.
+    `api`: the API. Its `state` knows the tokens of tasks and, in a SuperLink, the control API's
+    authentication.
     """
 
     def __init__(self, app: Any, api: Any) -> None:

@@ -181,14 +181,8 @@ def inflated_size(name: str, found: Mapping[str, Part]) -> Size:
 def check_size(name: str, contents: Mapping[str, bytes], sent: Size) -> None:
     """Raise an error if a reply is too large after inflation, or cannot be inflated.
 
-    Parameters
-    ----------
-    name : str
-        The name of the reply's message.
-    contents : Mapping[str, bytes]
-        The deflated objects of the reply, by name.
-    sent : Size
-        The size of the ServerApp's largest message.
+    `contents`: the deflated objects of the reply, by name. `sent`: the size of the ServerApp's largest
+    message.
     """
 
     def check(found: int, most: int, what: str = "") -> None:
