@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _CATALOG = "flwr.supercore.error.catalog"
 _ERRORS = "flwr.supercore.error"
-USED = (f"{_CATALOG}:API_ERROR_MAP", f"{_ERRORS}:FlowerError", f"{_ERRORS}:ApiErrorCode")
 INTERNAL = "Internal server error."  # in place of the details of an unexpected error
 # What Flower answers over HTTP, and the gRPC status with the same meaning. SuperNodes give up a reply after
 # PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.

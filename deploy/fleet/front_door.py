@@ -62,14 +62,6 @@ SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
 _ERRORS = "flwr.supercore.error"
 _KEYS = "flwr.supercore.primitives.asymmetric"
 _DATE = "flwr.supercore.date"
-USED = (
-    f"{_ERRORS}:ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED",
-    f"{_ERRORS}:ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED",
-    f"{_KEYS}:bytes_to_public_key",
-    f"{_KEYS}:verify_signature",
-    f"{_DATE}:now",
-    *errors.USED,
-)
 
 
 class _Waiting(NamedTuple):

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import factories, front_door, service, wire
-from deploy.fleet.admission import reply_admission
+from deploy.fleet import factories
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.duties import deliveries, enrolment, held_requests, presence
+from deploy.fleet.duties import enrolment
 from deploy.fleet.duties.duties import duties
 from deploy.fleet.duties.presence import SERVER_OPTIONS
 from deploy.fleet.front_door import BUSY, CALLS_PER_NODE, SMALL_BODY, SPARE, FrontDoor
@@ -44,19 +43,6 @@ STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CONSTANTS = "flwr.common.constant"
-USED = (
-    f"{_SUPERLINK}:subprocess.Popen",
-    f"{_APP}:create_app",
-    f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *service.USED,
-    *wire.USED,
-    *enrolment.USED,
-    *front_door.USED,
-    *reply_admission.USED,
-    *held_requests.USED,
-    *deliveries.USED,
-    *presence.USED,
-)
 
 
 def guard() -> None:

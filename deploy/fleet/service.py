@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from deploy.fleet.front_door import FrontDoor
 
 HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    *(f"{HANDLERS}:{name}_node" for name in ("register", "unregister", "activate", "deactivate")),
-    *(f"{HANDLERS}:{name}" for name in ("send_node_heartbeat", "get_run", "get_fab")),
-    *(f"{HANDLERS}:{name}" for name in ("pull_messages", "push_messages", "confirm_message_received")),
-    *(f"{HANDLERS}:{name}_object" for name in ("pull", "push")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("get_run_status", "cleanup_run", "object_store")),
-    *joined_objects.USED,
-)
 
 
 class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -5,8 +5,7 @@ body calls Flower's method and the duties in their order. The duties (`duties`) 
 that are held until a message arrives. The contents of messages are in the store of objects,
 `storage.objects.CohortObjectStore`, which shares the state's database and transactions.
 
-This module imports Flower's private modules, so only `factories` imports it, after the launcher has checked
-that Flower has all names in `factories.USED`.
+This module imports Flower's private modules, so only `factories` imports it, in a SuperLink.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ _MESSAGES = {
     "PullObject": "message_pb2:PullObject",
     "ConfirmMessageReceived": "message_pb2:ConfirmMessageReceived",
 }
-USED = tuple(f"flwr.proto.{name}{end}" for name in _MESSAGES.values() for end in ("Request", "Response"))
 
 
 class Method(NamedTuple):

@@ -20,12 +20,6 @@ MESSAGES = 8  # the latest messages of a node whose objects are remembered; a Su
 
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _NO_OBJECT = "flwr.supercore.object_store"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    f"{_TREES}:iterate_object_tree",
-    f"{_NO_OBJECT}:NoObjectInStoreError",
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("query", "object_store")),
-)
 _DELIVERED = (
     "SELECT message_id, created_at + ttl AS until FROM message_ins WHERE dst_node_id = :node "
     "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT :most"

@@ -25,16 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-_STORE = "flwr.supercore.object_store.sql_object_store"
-_TABLES = "flwr.supercore.state.schema.objectstore_models"
 _MESSAGES = "flwr.proto.message_pb2"
-USED = (
-    *(f"{_OBJECTS}:{name}" for name in ("HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER", "iterate_object_tree")),
-    *(f"{_STORE}:SqlObjectStore.{name}" for name in ("preregister", "_mutation_session")),
-    *(f"{_TABLES}:StoredObject.{name}" for name in ("object_id", "ref_count", "content")),
-    *(f"{_TABLES}:ObjectChild.{name}" for name in ("parent_id", "child_id")),
-    *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
-)
 
 _COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
 _SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.admission import delivered_objects, object_trees
+from deploy.fleet.admission import object_trees
 from deploy.fleet.duties.joined_objects import SEPARATOR
 from deploy.fleet.errors import RequestRefused
 from deploy.flower.patches.guards.reply_size import (
@@ -36,7 +36,6 @@ MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are
 MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _CONSTANTS = "flwr.common.constant"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
@@ -48,21 +47,6 @@ _TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes IN
 _SAVE = (
     "INSERT INTO cohort_sent VALUES (:run, :bytes, :objects) ON CONFLICT (run) DO UPDATE "
     "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
-)
-USED = (
-    *(
-        f"{_LINK_STATE}:SqlLinkState.{name}"
-        for name in ("get_valid_message_ins", "query", "session", "object_store")
-    ),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("store_object", "store_message_and_object_tree")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_cleanup_push_session", "session", "start_session")),
-    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
-    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
-    *(f"{_TREES}:{name}" for name in ("iterate_object_tree", "get_object_tree")),
-    *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
-    "flwr.app.message:make_message",
-    *delivered_objects.USED,
-    *object_trees.USED,
 )
 
 

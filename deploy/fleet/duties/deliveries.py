@@ -50,21 +50,10 @@ _UNANSWERED = (
 )
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _DATE = "flwr.supercore.date"
 _UTILS = "flwr.supercore.utils"
-USED = (
-    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    f"{_MESSAGES}:MessageRes.delivered_at",
-    f"{_MESSAGES}:MessageIns.delivered_at",
-    *times.USED,
-    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
-    f"{_SESSIONS}:ObjectPushSessionPending.object_id",
-    f"{_DATE}:now",
-    f"{_UTILS}:uint64_to_int64",
-)
 
 
 class _Delivery(NamedTuple):

@@ -44,15 +44,6 @@ _HANDLERS = "flwr.superlink.servicer.control.control_handlers"
 _CONTROL_MESSAGES = "flwr.proto.control_pb2"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
 _KEYS = "flwr.supercore.primitives.asymmetric"
-USED = (
-    f"{_AUTH}:NoOpControlAuthnPlugin.validate_tokens_in_metadata",
-    f"{_HANDLERS}:register_node",
-    f"{_KEYS}:public_key_to_bytes",
-    f"{_KEYS}:uses_nist_ec_curve",
-    f"{_CONTROL_MESSAGES}:RegisterNodeRequest",
-    f"{_FLEET_MESSAGES}:RegisterNodeFleetRequest",
-    f"{_FLEET_MESSAGES}:RegisterNodeFleetResponse",
-)
 
 
 def begin(state_factory: Any) -> Enrolment | None:

@@ -29,11 +29,6 @@ MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remember
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
 _APP_MESSAGES = "flwr.proto.runtime_pb2"
-USED = (
-    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
-    f"{_FLEET_MESSAGES}:PullMessagesResponse",
-    f"{_APP_MESSAGES}:PullAppMessagesResponse",
-)
 
 
 def seconds(context: Any, otherwise: float) -> float:

@@ -23,10 +23,6 @@ ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to
 SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
 _MESSAGES = "flwr.proto.message_pb2"
-USED = (
-    *(f"{_MESSAGES}:{name}" for name in ("PullObjectRequest", "PullObjectResponse")),
-    *(f"{_MESSAGES}:{name}" for name in ("PushObjectRequest", "PushObjectResponse")),
-)
 
 
 def join(contents: Iterable[bytes]) -> bytes:

@@ -61,15 +61,6 @@ RETURN, RETURN_EACH = 15.0, 0.01
 
 _CONSTANTS = "flwr.common.constant"
 _NODE_STATUS = "flwr.supercore.constant"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
-    f"{_NODE_STATUS}:NodeStatus.ONLINE",
-    *(
-        f"{_LINK_STATE}:SqlLinkState.{method}"
-        for method in ("deactivate_node", "acknowledge_node_heartbeat", "get_node_info", "session")
-    ),
-)
 
 
 class Presence:

@@ -22,19 +22,6 @@ JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than 
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
-USED = (
-    *(
-        f"{_CORE_STATE}:{name}"
-        for name in (
-            "TaskModel.active_until",
-            "TaskModel.finished_at",
-            "HEARTBEAT_PATIENCE",
-            "HEARTBEAT_DEFAULT_INTERVAL",
-            "now",
-            "update",
-        )
-    ),
-)
 
 
 class ClockJumps:

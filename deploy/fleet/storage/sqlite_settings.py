@@ -20,7 +20,6 @@ LOG = 64 * 1024 * 1024  # bytes of the log after which SQLite copies changed pag
 _PAGE = 4096  # bytes of a page of the database
 
 _MIXIN = "flwr.supercore.sql_mixin"
-USED = (f"{_MIXIN}:SQLITE_PRAGMAS",)
 
 
 def patch() -> None:

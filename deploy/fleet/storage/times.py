@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
-USED = (f"{_SESSIONS}:ObjectPushSession.expires_at",)
 
 
 def stored_time(moment: datetime) -> Any:

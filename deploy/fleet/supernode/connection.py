@@ -60,23 +60,6 @@ _DATE = "flwr.supercore.date"
 _EXIT = "flwr.supercore.exit"
 _RUN = "flwr.supercore.run"
 _ERROR = "flwr.supercore.error"
-USED = (
-    f"{_CONSTANTS}:HEARTBEAT_DEFAULT_INTERVAL",
-    *(f"{_SERDE}:{name}_from_proto" for name in ("fab", "message", "run")),
-    f"{_SERDE}:message_to_proto",
-    f"{_MESSAGE}:remove_content_from_message",
-    *(f"{_KEYS}:{name}" for name in ("generate_key_pairs", "public_key_to_bytes", "sign_message")),
-    f"{_OBJECTS}:make_pull_object_fn_protobuf",
-    f"{_OBJECTS}:make_push_object_fn_protobuf",
-    f"{_OBJECTS}:make_confirm_message_received_fn_protobuf",
-    f"{_NODE}:Node",
-    f"{_DATE}:now",
-    f"{_EXIT}:flwr_exit",
-    f"{_EXIT}:ExitCode.SUPERNODE_CONNECTION_ERROR",
-    f"{_RUN}:RunNotRunningException",
-    f"{_ERROR}:FlowerError.from_json",
-    *wire.USED,
-)
 
 
 class NoGrpcError(Exception):

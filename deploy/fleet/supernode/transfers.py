@@ -27,7 +27,6 @@ FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause bef
 PAUSE = 10.0  # s between two lines of the log about a slow transfer
 
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
-USED = tuple(f"{_INFLATABLE}:Object{name}Error" for name in ("Pull", "Push", "Unavailable"))
 
 
 def pull(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HTTP = "flwr.supercore.protobuf.client"
-USED = (f"{RUNTIME_CLIENT}:RuntimeHttpClient._unary_unary", f"{_HTTP}:httpx.Client")
 # The requests that an app may send over its channel. The value of each request is the name of the function,
 # in Flower's module of handlers, that answers the request.
 SERVED = {

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 EXECUTOR = "flwr.supercore.superexec.executor.subprocess_executor"
-USED = (f"{EXECUTOR}:SubprocessExecutor", f"{EXECUTOR}:subprocess.Popen")
 # Programs that a SuperLink or its executor starts. They must not run without their guards.
 GUARDED = ("flower-superexec", "flwr-serverapp")
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _RETRY = "flwr.supercore.retry.http_retry"
 _INVOKER = "flwr.supercore.retry.retry_invoker"
-USED = (f"{_RETRY}:_RETRYABLE_STATUS_CODES", f"{_INVOKER}:RetryInvoker.invoke")
 
 
 def retry_after_500() -> None:

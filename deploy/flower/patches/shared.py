@@ -21,9 +21,11 @@ INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 
 
 def replace(module: str, **replaced: Any) -> None:
-    """Replace names in the namespace of one of Flower's modules."""
+    """Replace names in the namespace of one of Flower's modules. Raises AttributeError if it has none."""
+    found = importlib.import_module(module)
     for name, value in replaced.items():
-        setattr(importlib.import_module(module), name, value)
+        getattr(found, name)
+        setattr(found, name, value)
 
 
 def like(module: Any, **changed: Any) -> SimpleNamespace:

@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
 PLUGIN = "flwr.supercore.superexec.plugin"
 CORE_HANDLERS = "flwr.supercore.servicer.runtime.runtime_handlers"
-NODE_STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 ATTEMPTS = 60  # the most attempts, one in each second, to report that an app has ended
-
-USED = (*retries.USED, *app_starts.USED)
-USED_BY_THREAD = (
-    f"{PLUGIN}:AutoExecPlugin.launch_task",
-    f"{CORE_HANDLERS}:send_task_heartbeat",
-    f"{NODE_STATE}:InMemoryNodeState.get_run",
-    f"{NODE_STATE}:InMemoryNodeState.get_fab",
-    *app_starts.USED,
-)
 
 
 def patch() -> None:

@@ -16,7 +16,7 @@ from deploy.fleet.duties import joined_objects
 from deploy.fleet.supernode import connection, node
 from deploy.flower.commands import TRUST
 from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
-from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
+from deploy.flower.patches.superexec import SuperExecThread
 from deploy.flower.versions import refusal
 from deploy.processes.groups import LOST
 
@@ -32,25 +32,12 @@ device the import takes longer than 30 s, so the task would expire before its pr
 ENDED = "SuperNode terminated gracefully."  # the last line after a signal, or after a refused request
 
 _SUPERNODE = "flwr.supernode.cli.flower_supernode"
-_FACTORY = "flwr.supernode.nodestate"
 _HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 _CORE_STATE = "flwr.supercore.corestate.in_memory_corestate"
 _ADDRESS = "flwr.supercore.address"
 _EXIT = "flwr.supercore.exit"
 _TELEMETRY = "flwr.supercore.telemetry"
 _DATABASE = "flwr.supercore.object_store.sql_object_store"
-USED = (f"{_CORE_STATE}:HEARTBEAT_DEFAULT_INTERVAL", f"{_CORE_STATE}:HEARTBEAT_PATIENCE")
-USED_BY_START = (
-    f"{_SUPERNODE}:start_client_internal",
-    f"{_FACTORY}:NodeStateFactory.state",
-    *(f"{_HANDLERS}:{name}" for name in ("acquire_task", "push_object", "pull_object")),
-    f"{_ADDRESS}:resolve_bind_address",
-    f"{_EXIT}:register_signal_handlers",
-    f"{_TELEMETRY}:EventType.RUN_SUPERNODE_LEAVE",
-    *node.USED,
-    *joined_objects.USED,
-    *USED_BY_THREAD,
-)
 
 
 def patch() -> None:

@@ -48,17 +48,6 @@ REFUSED = b"refused "  # begins the line "the app cannot be forked"; the reason 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _PROGRAM = "flwr.supernode.cli.flwr_clientapp"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-USED = (
-    f"{_CLIENTAPP}:install_from_fab",
-    f"{_CLIENTAPP}:get_load_client_app_fn",
-    f"{_CLIENTAPP}:get_project_dir",
-    f"{_PROGRAM}:flwr_clientapp",
-    f"{_PROGRAM}:_parse_args_run_flwr_clientapp",
-    f"{_OBJECTS}:get_object_tree",
-    f"{_OBJECTS}:get_all_nested_objects",
-    f"{INFLATABLE}:inflate_object_from_contents",
-    *clientapp.USED,
-)
 
 
 class _Unfit(Exception):  # noqa: N818
@@ -180,7 +169,7 @@ def _threads() -> int:
 
 
 class _Randomness:
-    """While an app is imported, notes whether it draws random numbers from the system or seeds a generator."""
+    """While an app is imported, notes whether it seeds a generator or draws from the system."""
 
     def __init__(self, folder: str) -> None:
         self.drawn = ""  # where the app has drawn random numbers from the system

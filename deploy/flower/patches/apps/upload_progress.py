@@ -23,10 +23,6 @@ _SEPARATOR = ";"  # not a comma, which separates the objects of a joined request
 
 _GRID = "flwr.superlink.grid.http_grid"
 _MESSAGES = "flwr.proto.message_pb2"
-USED_BY_SERVERAPP = (
-    *(f"{_GRID}:HttpGrid.{name}" for name in ("_runtime_client", "run")),
-    f"{_MESSAGES}:PullObjectRequest",
-)
 
 
 def asked_messages(object_id: str) -> frozenset[str] | None:

@@ -39,21 +39,6 @@ _CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
 # Flower imports these two modules inside functions, after the program's start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
-_USED_BY_BOTH = (
-    f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER",
-    f"{_STARLETTE}:run_in_threadpool",
-    *http_limits.USED,
-)
-USED_BY_SUPERNODE = (f"{_SUPERNODE_APP}:create_app", *_USED_BY_BOTH)
-USED_BY_SUPERLINK = (
-    f"{_SUPERLINK_APP}:create_app",
-    f"{_CONFIG}:get_control_authn_ee_plugins",
-    f"{_CONFIG}:load_control_authn_plugin",
-    f"{_AUTH}:NoOpControlAuthnPlugin.validate_tokens_in_metadata",
-    f"{_CONSTANTS}:AuthnType.OIDC",
-    f"{_CONSTANTS}:ACCESS_TOKEN_KEY",
-    *_USED_BY_BOTH,
-)
 
 
 def guard_superlink() -> None:

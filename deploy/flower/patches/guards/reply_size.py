@@ -34,17 +34,6 @@ _GRID = "flwr.superlink.grid.http_grid"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _CONSTANTS = "flwr.common.constant"
 _SERDE = "flwr.common.serde"
-USED = (
-    f"{_GRID}:HttpGrid.pull_messages",
-    f"{_GRID}:push_objects",
-    f"{_GRID}:inflate_object_from_contents",
-    f"{_GRID}:make_message",
-    f"{_GRID}:Error",
-    f"{_OBJECTS}:get_object_head_values_from_object_content",
-    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
-    f"{_SERDE}:metadata_from_proto",
-    f"{RUNTIME_CLIENT}:RuntimeHttpClient.PullMessages",
-)
 
 
 def allowed_bytes(sent: int) -> int:
