@@ -19,6 +19,7 @@ from deploy.engines.batched import BatchedSimulation, check_batched
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
 from deploy.engines.local_cluster import LocalCluster
+from deploy.engines.simulated_availability import check_availability
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
@@ -32,7 +33,6 @@ from deploy.runs.imports import CommandWithImports, import_options
 from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
-from deploy.runs.simulated_availability import check_availability
 from deploy.runs.slow_client_advice import slow_clients
 from deploy.runs.trials import new_run_folder, run_folder
 from deploy.sweeps.command import sweep

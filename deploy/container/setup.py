@@ -22,7 +22,6 @@ from deploy.container import (
     RESULTS,
     SERVER,
     client_names,
-    key_service,
     leases,
 )
 from deploy.container.settings import trials_from_environment
@@ -60,7 +59,7 @@ def main() -> int:
     say(f"{counted(count, 'client')}, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    key_service.serve(LEASES, KEYS / "private", client_names(count))
+    leases.serve(LEASES, KEYS / "private", client_names(count))
     return 0  # not reached
 
 

@@ -18,11 +18,11 @@ from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
 from deploy.engines.engine import ProcessEngine, ProcessRun
+from deploy.engines.simulated_availability import availability_of, response_times_of
 from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
-from deploy.runs.simulated_availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
 from strategies.clients.printable import counted
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from deploy.engines.engine import Planned
     from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
 
 REPORTERS = "reporters/"  # the prefix of the reporters' arrays in a checkpoint
 SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s
@@ -73,7 +73,7 @@ class BatchedSimulation(ProcessEngine):
 _OTHERS = "use `cohort up` or `cohort simulate --engine ray`"
 
 
-def check_batched(trials: Sequence[Trial]) -> None:
+def check_batched(trials: Sequence[Planned]) -> None:
     """Refuse trials that the batched simulator cannot run.
 
     Raises ValueError if a trial has a selector whose clients keep models of their own or decide themselves

@@ -23,6 +23,13 @@ class EngineError(RuntimeError):
     """An engine did not start, died, or refused a run. The message may contain the end of a log."""
 
 
+class Planned(Protocol):
+    """A run that is to be submitted."""
+
+    run_config: dict[str, ConfigValue]
+    """The settings that differ from the app's defaults."""
+
+
 class Run(Protocol):
     """A submitted run of the app."""
 

@@ -12,7 +12,7 @@ from strategies.selectors.checks import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deploy.runs.trials import Trial
+    from deploy.engines.engine import Planned
     from simulation.availability import Availability
     from simulation.measured_speeds import DeviceSpeeds
     from simulation.response_times import ResponseTimes
@@ -148,7 +148,7 @@ def _work(factors: Any, groups: Ints | None) -> Floats | None:
     return found
 
 
-def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
+def check_availability(trials: Sequence[Planned], *, batched: bool) -> None:
     """Refuse settings of availability and response times that are wrong, or that the engine cannot use.
 
     Raises ValueError if the settings are wrong, or if they are given although `batched` is false.
