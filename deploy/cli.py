@@ -22,6 +22,7 @@ from deploy.engines.local_cluster import LocalCluster
 from deploy.engines.simulated_availability import check_availability
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
+from deploy.option_types import argument, optional
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
@@ -134,27 +135,22 @@ PerRound = Annotated[
 ]
 Selectors = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
         "--selector",
         metavar="NAME[:SETTING=VALUE,...]",
         help="The selector; repeat the option to compare several selectors. (default: see below)",
-        show_default=False,
     ),
 ]
 Task = Annotated[str, typer.Option(help="What to learn: digits, mnist, mnist-mlp (needs torch), ...")]
 Seed = Annotated[int, typer.Option(help="Seed of all random draws.")]
 Seeds = Annotated[
     str | None,
-    typer.Option(
+    optional(
         metavar="1-5",
         help="Repeat everything with each of these seeds (1-5, or 1,3,7), and report means with intervals.",
-        show_default=False,
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the run. (default: runs/ and the current time)", show_default=False),
-]
+Out = Annotated[Path | None, optional(help="Folder of the run. (default: runs/ and the current time)")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -165,28 +161,25 @@ Settings = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
         "--track",
         metavar="NAME",
         help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-        show_default=False,
     ),
 ]
 Resume = Annotated[
     str | None,
-    typer.Option(
+    optional(
         metavar="RUN",
         help="Resume an earlier run: its folder, or last (the newest in runs/). Its settings are kept; only "
         "--rounds may be raised.",
-        show_default=False,
     ),
 ]
 RunFolder = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="RUN",
         help="Folder of a run, of a trial or of a comparison; last: the newest comparison in runs/.",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures and results only.")]
@@ -204,10 +197,7 @@ def up(
     seeds: Seeds = None,
     out: Out = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, help="Port of the SuperLink. (default: a free port)", show_default=False
-        ),
+        int | None, optional(min=1, max=65535, help="Port of the SuperLink. (default: a free port)")
     ] = None,
     settings: Settings = None,
     track: Track = None,
@@ -410,9 +400,7 @@ def plot(
 
 @cli.command()
 def selectors(
-    name: Annotated[
-        str | None, typer.Argument(help="A selector: show its settings.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument(help="A selector: show its settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
 ) -> None:
     """List the selectors: what each does and needs, and whether it is unbiased."""
@@ -429,11 +417,10 @@ def advise(
     run: RunFolder,
     selectors: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             "--selector",
             metavar="NAME[:SETTING=VALUE,...]",
             help="A selector to study; may be repeated. (default: the usual ones)",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,

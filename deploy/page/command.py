@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.option_types import argument, optional
 from deploy.page.process import PageProcess
 from deploy.page.secret_link import new_token, shown_address
 from deploy.runs.trials import run_folder
@@ -16,7 +17,7 @@ from deploy.runs.trials import run_folder
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
 
 Page = Annotated[bool, typer.Option("--page", help="Show the run in the browser: an address is printed.")]
-PagePort = Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)]
+PagePort = Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)]
 
 
 @contextlib.contextmanager
@@ -36,13 +37,12 @@ def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], N
 def page(
     run: Annotated[
         str,
-        typer.Argument(
+        argument(
             help="A history, or the folder of a run, of a trial, of several runs or of a server; last: the "
-            "newest comparison in runs/.",
-            show_default=False,
+            "newest comparison in runs/."
         ),
     ],
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)] = None,
+    port: Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)] = None,
 ) -> None:
     """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. The run is not changed."""
     from deploy.page.http_server import listening, serve, step_back
