@@ -45,6 +45,7 @@ def page(
     port: Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)] = None,
 ) -> None:
     """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. The run is not changed."""
+    from deploy.page.http_interface import page_app
     from deploy.page.http_server import listening, serve, step_back
     from deploy.page.run_sources import NothingThereError, RunSources
 
@@ -60,4 +61,6 @@ def page(
     where = listener.getsockname()[1]
     step_back()
     with shown_address(where, token) as shown:
-        serve(sources, token, listener, lambda: typer.echo(f"open {shown}   (Ctrl-C ends the page)"))
+        serve(
+            page_app(sources, token), listener, lambda: typer.echo(f"open {shown}   (Ctrl-C ends the page)")
+        )
