@@ -26,7 +26,7 @@ HEADER_BYTES = 16_384  # the most bytes of a request's head
 
 
 class _ShortConnection(H11Protocol):
-    """A connection that is closed after `longest` (`LONGEST`) seconds, even if its peer sends or reads slowly."""
+    """A connection that is closed after `longest` seconds (default: `LONGEST`), whatever it does."""
 
     longest: float | None = None
 
