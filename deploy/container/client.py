@@ -8,18 +8,16 @@ import re
 import socket
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client.device_limits import properties_of
 from deploy.container import AUTHORITY, FLEET_HOST, FLEET_PORT, LEASES, client_names, leases
 from deploy.container.supervisor import ContainerSupervisor, say
 from deploy.flower import commands
 from deploy.tls.certificates import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 LOOK = 2.0  # seconds between two attempts to get a free name
 # The entry of a client's node config that each environment variable sets.

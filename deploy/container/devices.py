@@ -6,16 +6,14 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.container import DEVICES, STATE
 from deploy.container.superlink import CONNECTION
 from deploy.flower.flwr_cli import flwr
 from deploy.hosting.server import STRANGER, Server, ServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke NAME | list [--json]}"
 

@@ -19,11 +19,9 @@ import struct
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
 TIMEOUT = 5.0  # s to wait for the other side of a connection

@@ -12,19 +12,16 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from deploy.container import READY
 from deploy.fleet.admission.refusal_log import printable
 from deploy.processes.groups import processes_with
 from deploy.processes.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
 
 MARK = "COHORT_CONTAINER"  # the environment variable that marks the program and its children
 AT_ONCE = 1.0  # seconds before a program that was ready is started again

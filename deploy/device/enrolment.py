@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 
 from deploy.fleet import wire
 from deploy.flower.commands import INVITATION_HEADER
 from deploy.tls.probe import unreachable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TIMEOUT = 60.0  # s for the server to answer
 

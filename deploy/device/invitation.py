@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from deploy.json_text import parse_json
 from deploy.tls import certificates
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUFFIX = ".invitation"  # the end of the file's name
 VERSION = 2  # the version of the file's format

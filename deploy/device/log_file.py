@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 LOG = "supernode.log"  # the log's name in the device's folder
 LOG_BYTES = 1_000_000  # a longer log is renamed to LOG.1, which replaces an older LOG.1

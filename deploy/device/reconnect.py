@@ -15,11 +15,12 @@ import random
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.device import log_file
 from deploy.device.default_folder import default_folder
@@ -28,10 +29,6 @@ from deploy.flower import commands
 from deploy.json_text import parse_json
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping, Sequence
 
 # The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"

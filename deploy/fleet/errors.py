@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CATALOG = "flwr.supercore.error.catalog"
 _ERRORS = "flwr.supercore.error"

@@ -11,10 +11,11 @@ import errno
 import importlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -33,9 +34,6 @@ from deploy.flower.patches.app_starts import start_program
 from deploy.flower.patches.guards.reply_size import check_setting
 from deploy.flower.patches.shared import like, replace
 from deploy.processes.file_limit import raise_file_limit
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 ADDRESS = "--fleet-api-address"  # the option of the SuperLink whose value is HOST:PORT of the Fleet API
 STOP = 1.0  # s in which requests under way may finish when the SuperLink ends

@@ -6,13 +6,10 @@ The channel replaces Flower's HTTP stack, in which an empty request takes each p
 from __future__ import annotations
 
 import contextlib
+import socket
 import struct
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+from collections.abc import Callable
 
 # The head of a request: the length of the method's name and the length of the content, in bytes.
 # The head of an answer: 1 if there is an answer and 0 if there is none, and the length of its content in

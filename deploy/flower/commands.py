@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path
 
 LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
 APP_SERVER = "cohort-app-server"  # the program `deploy.flower.patches.apps.app_server`

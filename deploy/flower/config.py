@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path
 
 ConfigValue = str | int | float | bool
 

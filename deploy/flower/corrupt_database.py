@@ -9,11 +9,9 @@ import os
 import sqlite3
 import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 PATIENCE = 2.0  # seconds to wait until a lock on the database is released
 ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database

@@ -6,11 +6,9 @@ import heapq
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 FEW = 1024  # calls of which cancelled ones are kept until their time
 

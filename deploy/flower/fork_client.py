@@ -12,14 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower import fork_server as server
 from deploy.flower.fork_server import SOCKET
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
 _MOST_CODES = 1000  # the most exit codes that are kept

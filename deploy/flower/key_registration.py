@@ -7,15 +7,12 @@ register` registers one key per process, and spends most of its time on importin
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from deploy.flower.commands import python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 KNOWN = "Public key already in use"  # part of Flower's error message about a key that is already registered
 

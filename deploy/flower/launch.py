@@ -14,11 +14,12 @@ to a version of Flower that was tried (`deploy.flower.versions`).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.fleet import server
 from deploy.flower.commands import APP_SERVER, LAUNCHER
@@ -26,9 +27,6 @@ from deploy.flower.patches import app_starts, clientapp, serverapp, superexec, s
 from deploy.flower.patches.apps import app_server
 from deploy.flower.patches.guards import local_apis, reply_size
 from deploy.flower.versions import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 class _Program(NamedTuple):

@@ -14,17 +14,15 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from deploy.json_text import parse_json
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DAY = 86_400.0  # s
 

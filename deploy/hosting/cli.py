@@ -6,10 +6,11 @@ import contextlib
 import json
 import shlex
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -48,9 +49,6 @@ from server.settings import RunSettings, check_same_run
 from server.tracking import check_trackers
 from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _LINES = "\n\t"  # the unprintable characters that messages keep
 # Why `run` refuses these settings.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from server.history import FILE_NAME, RunHistory
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 RUN_ID = "flower-run"  # the file in a run's folder with the id of its last Flower run
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from deploy.flower import commands
 from deploy.flower.corrupt_database import move_aside_if_corrupt
@@ -18,11 +20,6 @@ from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, unreachable
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 START_TIMEOUT = 120.0  # s that the SuperLink may take to start
 # Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER

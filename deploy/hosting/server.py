@@ -9,10 +9,11 @@ import secrets
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -29,9 +30,6 @@ from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server

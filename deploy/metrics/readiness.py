@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from deploy.metrics.superlink_nodes import count_nodes
 from deploy.tls.probe import unreachable
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from pathlib import Path
 
 PROBE_INTERVAL = 10.0  # s between two connections to the SuperLink
 NODES_INTERVAL = 30.0  # s between two requests for the nodes; the SuperLink logs each request

@@ -5,12 +5,9 @@ from __future__ import annotations
 import ssl
 import urllib.request
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATES = ("registered", "online", "offline")
 """The states that are counted. A node in the state "registered" has never been online."""

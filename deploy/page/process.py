@@ -9,13 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
 
 from deploy.page.secret_link import TOKEN, shown_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 START_TIMEOUT = 30.0  # s that the page may take to start
 GRACE = 3.0  # s that the page may take to end

@@ -6,14 +6,11 @@ import contextlib
 import secrets
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.processes.ports import LOOPBACK
 from deploy.tls.certificates import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the page's address
 

@@ -9,11 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 POLL_INTERVAL = 0.05  # seconds between two checks of a condition
 PR_SET_PDEATHSIG = 1  # the option of `prctl` that `end_with_parent` sets (<linux/prctl.h>)

@@ -7,14 +7,11 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.processes.groups import Process, processes_with, stop, wait_until
 from deploy.processes.watchdog import watchdog_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class MarkedProcesses:

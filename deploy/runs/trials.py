@@ -6,11 +6,12 @@ import contextlib
 import json
 import re
 import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tasks
 from client.local_data import client_name
@@ -24,10 +25,6 @@ from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.overrides import Groups
 from strategies.options import Overrides
 from strategies.selectors import available, selector_type
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
 
 PLAN = "run.json"  # the file in a comparison's folder that holds the settings of its trials, for a resume
 PLAN_VERSION = 1  # the version of this file's format

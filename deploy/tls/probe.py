@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
+from pathlib import Path
+from typing import Any
 
 CONNECT_TIMEOUT = 10.0  # s
 REFUSED = "its certificate is refused: "

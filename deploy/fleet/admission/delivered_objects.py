@@ -10,11 +10,9 @@ import importlib
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 MESSAGES = 8  # the latest messages of a node whose objects are remembered; a SuperNode fetches one at a time
 

@@ -17,12 +17,10 @@ import hashlib
 import importlib
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 from deploy.fleet.storage.statements import AMONG, executor
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _MESSAGES = "flwr.proto.message_pb2"

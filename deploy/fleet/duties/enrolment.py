@@ -14,10 +14,11 @@ import contextlib
 import importlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -27,9 +28,6 @@ from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
 from deploy.flower.registered_clients import RegistrationRefused, Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 METHOD = "/flwr.proto.Fleet/RegisterNode"
 MAX_KEY = 1024  # the most bytes of a public key

@@ -24,15 +24,13 @@ import heapq
 import importlib
 import threading
 import time
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.duties import held_requests
 from deploy.fleet.sockets import forwarded, sender
 from deploy.flower.deferred_answers import Later
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOLD = 20.0  # s that a heartbeat without `wire.LONG` is held, as devices with Flower 1.39 expect
 # s between two heartbeats, as the state knows it: while a heartbeat is held, only this module marks its node

@@ -28,11 +28,12 @@ import termios
 import threading
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from functools import partial
 from ipaddress import IPv6Network, ip_address
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from deploy.fleet.gate import http_answer
@@ -40,9 +41,6 @@ from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, Slo
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
 from deploy.fleet.sockets import SILENCE, forwarded, keep_alive
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 # The most open connections of all strangers, of strangers from one address, and of one node. If there are
 # more, the oldest are closed.

@@ -9,12 +9,9 @@ import asyncio
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from deploy.fleet.gate.settings_check import NotAllowedError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 REASON = (
     "This port speaks gRPC, not HTTP/1.1. A device joins with `cohort client join`, not with Flower's own "

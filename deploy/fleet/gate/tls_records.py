@@ -10,16 +10,14 @@ stranger stopped the gate with 0.4 MB of such records a second.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from deploy.fleet.gate.settings_check import NotAllowedError
-
-if TYPE_CHECKING:
-    import asyncio
-    import socket
-    from collections.abc import Callable
 
 RECORD = 16 * 1024  # the most bytes of data in a record (RFC 8446, section 5.1)
 # The most records without data in the life of a connection, and their most bytes. A handshake has up to six;

@@ -11,12 +11,9 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from typing import Any
 
 JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than `time.monotonic()`
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted

@@ -24,13 +24,11 @@ from __future__ import annotations
 import importlib
 import re
 import threading
+from collections.abc import Collection
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.storage.statements import AMONG, executor, listed
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"

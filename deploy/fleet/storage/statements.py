@@ -9,12 +9,10 @@ from __future__ import annotations
 import importlib
 import json
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from deploy.flower.corrupt_database import note_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
 _KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
+from typing import Any
 
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 

@@ -6,15 +6,13 @@ Stock Flower does not check the bundle, so whoever controls the server could run
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from deploy.flower.commands import ACCEPTED_BUNDLE, REFUSED_BUNDLE
 from deploy.json_text import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class BundleRefusedError(Exception):

@@ -8,12 +8,13 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging import getLogger
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -23,9 +24,6 @@ from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
 OPTIONS = {

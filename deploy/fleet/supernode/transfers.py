@@ -12,14 +12,12 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 NO_PARTS = 30.0  # s without a new object, after which an incomplete message is given up

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower import fork_client
 from deploy.flower.commands import patched
 from deploy.flower.patches.shared import like, replace
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 EXECUTOR = "flwr.supercore.superexec.executor.subprocess_executor"
 # Programs that a SuperLink or its executor starts. They must not run without their guards.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.patches.shared import FAILING, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _RETRY = "flwr.supercore.retry.http_retry"
 _INVOKER = "flwr.supercore.retry.retry_invoker"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import wraps
 from logging import getLogger
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached

@@ -7,8 +7,9 @@ import importlib
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet import factories
 from deploy.fleet.duties import joined_objects
@@ -17,9 +18,6 @@ from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches.app_starts import fork_apps
 from deploy.flower.patches.shared import like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import SuperExecThread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Python's switch interval, s: a thread that waits for the interpreter wakes up this often. With Python's
 # 0.005 s, 300 requests that arrived at once switched threads 57,000 times a second.

@@ -6,11 +6,12 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from functools import partial
 from logging import getLogger
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.supernode import connection, node
@@ -19,9 +20,6 @@ from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import SuperExecThread
 from deploy.flower.versions import refusal
 from deploy.processes.groups import LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_SILENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.

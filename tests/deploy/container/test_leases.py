@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +22,6 @@ from deploy.container.leases import CONNECTIONS, SOCKET, Lease, ask, ask_until_a
 from deploy.container.leases import prepare as prepare_leases
 
 from ...support.processes import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["client-00", "client-01", "client-02"]

@@ -28,18 +28,16 @@ import random
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from deploy.flower import fork_server
 from deploy.flower.patches import clientapp
 from deploy.flower.patches.app_channel import use_channel
 from deploy.flower.patches.shared import INFLATABLE, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 # Lines that an app server sends: "send me the bundle", and "I have imported the app".
 WANTED, READY = b"bundle\n", b"ready\n"

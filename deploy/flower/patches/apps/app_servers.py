@@ -10,15 +10,13 @@ import socket
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.commands import APP_SERVER, APP_SERVERS
 from deploy.flower.fork_client import ForkServer, Gone
 from deploy.flower.patches.apps.app_server import READY, REFUSED, WANTED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 IDLE = 600.0  # s without a message, after which a SuperNode closes its connection to an app server
 MOST = 4  # the most app servers to which a SuperNode is connected at a time

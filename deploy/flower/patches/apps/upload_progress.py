@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection
+from typing import Any
 
 ASKED = "received:"
 _SEPARATOR = ";"  # not a comma, which separates the objects of a joined request (`joined_objects`)

@@ -13,16 +13,14 @@ import importlib
 import json
 import os
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.fleet.admission.refusal_log import make_safe, printable
 from deploy.fleet.duties.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FACTOR = 4  # a reply may have this many times the bytes of the ServerApp's largest message
 BYTES = 1024 * 1024  # bytes that a reply may have in any case
