@@ -75,9 +75,6 @@ def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dic
     are k values, client number m gets value m mod k. A variable that is missing or empty sets no entry.
 
     `environment`: the environment, with any of `VARIABLES`. (default: the environment of this process)
-
-    Raises ValueError if a group's name or a property is invalid, or if a cost or an energy is not a finite
-    number of at least 0.
     """
     config: dict[str, Any] = {}
     for variable, name in VARIABLES.items():

@@ -49,10 +49,7 @@ class Cluster(Server):
         return shlex.join((*command, *words))
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command on this container's SuperLink, and return the answer.
-
-        Raises ServerError if the command fails.
-        """
+        """Run a `flwr` command on this container's SuperLink, and return the answer."""
         answer = flwr(*arguments, CONNECTION, environment=os.environ)
         if not answer["success"]:
             raise ServerError(str(answer["error-message"]).strip())

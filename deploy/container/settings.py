@@ -41,8 +41,6 @@ def trials_from_environment(folder: Path, environment: Mapping[str, str] = os.en
     variables, by name: `VARIABLES`, `OTHERS` and those of `client`. COHORT_SELECTOR contains one or
     more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains SETTING=VALUE for other settings of
     the run config in pyproject.toml, separated by blanks. (default: the environment of this process)
-
-    Raises ValueError if a setting is wrong. The message names the variable, its value and the allowed values.
     """
     settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}

@@ -71,8 +71,6 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
     folder that receives the clients' private keys. `names`: the SuperLink's host names and addresses. If the
     SuperLink's certificate lacks one of these names or expires soon, the same authority signs a new
     certificate, so clients and devices need no change.
-
-    Raises PermissionError if one of the folders belongs to another user.
     """
     certificate = server / "server.pem"  # the file that is written last
     if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):

@@ -181,10 +181,7 @@ class Device:
         return self.folder / CA
 
     def settings(self) -> Settings:
-        """Return the saved settings.
-
-        Raises ValueError if the device has not joined, or if the file of the settings is damaged.
-        """
+        """Return the saved settings."""
         path = self.folder / SETTINGS
         try:
             saved = parse_json(path.read_text())
@@ -210,9 +207,6 @@ class Device:
         """Join with an invitation, delete the invitation's file, and return the settings.
 
         The device makes a key, and the server registers the key in exchange for the invitation's token.
-
-        Raises ValueError if the invitation is invalid, if this device has joined as another client, or if the
-        server cannot be reached or refuses the key.
         """
         offer = Invitation.read(invitation)
         if self.has_joined and self.settings().name != offer.name:
@@ -248,8 +242,6 @@ class Device:
         If the device has no key, a key is made. The operator must register this key.
 
         `server`: the address of the Fleet API, "host:port".
-
-        Raises ValueError if the name, the address or the certificate is invalid.
         """
         settings = self._joining(name, server)
         try:
@@ -269,8 +261,6 @@ class Device:
         """Let this device run only the app whose bundle has this hash, or any app if the hash is "".
 
         If the SuperNode is running, this takes effect at the next run.
-
-        Raises ValueError if the device has not joined, or if the hash is invalid.
         """
         self._save(replace(self.settings(), bundle=bundle))
 

@@ -18,8 +18,6 @@ def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
 
     `server`: the address of the Fleet API, "host:port". `token`: the token of the invitation. It is sent only
     to a server with such a certificate. `public_key`: the public key of this device, one line of text.
-
-    Raises ValueError if the server cannot be reached, or if it refuses the key. The message gives the reason.
     """
     if problem := unreachable(server, authority):
         raise ValueError(f"server = {server}: {problem}; the invitation has not been used")

@@ -195,10 +195,7 @@ class DeviceSupervisor(Supervisor):
         self._say("waiting", f"{self.server}: {reason}; trying again until it works")
 
     def _say(self, state: str, text: str) -> None:
-        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.
-
-        `state`: "online", "waiting" (not connected) or "off" (the supervisor has ended).
-        """
+        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored."""
         if text == self._printed == self._saved:
             return
         now = datetime.now().astimezone()

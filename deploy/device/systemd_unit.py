@@ -40,8 +40,6 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
 
     `folder`: the device's folder. For a system unit, the folder must be directly in /var/lib. `system`:
     whether to write a system unit (started at boot) or a user unit.
-
-    Raises ValueError if the folder of a system unit is not directly in /var/lib.
     """
     if system and folder.parent != Path("/var/lib"):
         raise ValueError(f"state-dir = {folder}: must be a folder directly in /var/lib for a system unit")
@@ -85,8 +83,6 @@ def install(text: str, *, system: bool) -> tuple[Path, str]:
     `system`: whether the unit is a system unit, not a user unit.
 
     Returns the file of the unit, and the messages of `verify`.
-
-    Raises OSError if the file cannot be written.
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME

@@ -43,8 +43,6 @@ class BatchedSimulation(ProcessEngine):
     `folder`: the engine's folder. `folder/logs` holds the output of the processes. `workers`: the number of
     processes that train the clients of a round, at least 1. Each process uses one thread, unless the
     environment variables of OpenMP, OpenBLAS or MKL set another number.
-
-    Raises ValueError if `workers` is below 1.
     """
 
     def __init__(self, folder: Path, num_clients: int, workers: int = 1) -> None:
@@ -74,13 +72,7 @@ _OTHERS = "use `cohort up` or `cohort simulate --engine ray`"
 
 
 def check_batched(trials: Sequence[Planned]) -> None:
-    """Refuse trials that the batched simulator cannot run.
-
-    Raises ValueError if a trial has a selector whose clients keep models of their own or decide themselves
-    whether they train; over-selection or buffered rounds without response times; eligibility conditions on
-    tags, or on properties other than the group; or half precision on the wire. The message names the setting,
-    its value and what is allowed.
-    """
+    """Refuse trials that the batched simulator cannot run."""
     from strategies.selectors import selector_type
 
     for trial in trials:
@@ -126,9 +118,6 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     set and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
     otherwise simulated clients reply immediately. `workers`: the number of processes that train, including
     this one; at least 1. More processes change the results at most by rounding.
-
-    Raises ValueError if a setting is wrong, or if the batched simulator does not support it. Raises
-    UnchangedModelError if no round has changed the model.
     """
     import numpy as np
     from flwr.common import log

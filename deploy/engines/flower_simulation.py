@@ -40,8 +40,6 @@ class RaySimulation(ProcessEngine):
     removed. `num_clients`: the number N of virtual SuperNodes, at least 1. Client i has the node config
     `partition-id=i num-partitions=N`. `app`: the folder of the Flower app that `submit` runs. (default: this
     project's app)
-
-    Raises ModuleNotFoundError if Ray is missing.
     """
 
     def __init__(self, folder: Path, num_clients: int, *, app: Path | None = None) -> None:

@@ -69,9 +69,6 @@ class LocalCluster(ProcessEngine):
     guards. Then every user of this machine can submit a run to the SuperLink, and the run executes as the
     user who started the cluster.
 
-    Raises ValueError if the port is taken, or if `num_clients` is below 1. Raises EngineError when the `with`
-    block is entered: if `folder/state` exists, or if a process dies or does not come up in time.
-
     Examples
     --------
     >>> with LocalCluster(Path("runs/demo"), num_clients=4) as cluster:   # doctest: +SKIP
@@ -169,8 +166,6 @@ class LocalCluster(ProcessEngine):
         """Check the processes: start dead clients again after a pause, and kill hung clients.
 
         Returns the names of the clients that died since the last call.
-
-        Raises EngineError if the SuperLink died, so that no run can go on.
         """
         self._require_superlink()
         now, died = time.monotonic(), []

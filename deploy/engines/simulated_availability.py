@@ -36,9 +36,6 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
 
     `settings`: the settings of the run, of which ``availability`` and ``availability-trace`` are read. A
     missing setting counts as "".
-
-    Raises ValueError if a setting is wrong, or the file is missing or has another form. The message names the
-    setting.
     """
     text, file = (str(settings.get(key, "")) for key in ("availability", "availability-trace"))
     if not (text or file):
@@ -81,9 +78,6 @@ def response_times_of(
     Without groups, this setting is checked, but has no effect. `samples`, `megabytes`: the samples that a
     client trains on in a round, and the megabytes that a client receives and sends in a round. With
     ``device-speeds``, the seconds of a client follow from both. (default: 1)
-
-    Raises ValueError if the setting is wrong, or the file of devices is missing or has another form. The
-    message names the setting.
     """
     text, file = (str(settings.get(key, "")) for key in ("response-times", "device-speeds"))
     if not (text or file):
@@ -149,10 +143,7 @@ def _work(factors: Any, groups: Ints | None) -> Floats | None:
 
 
 def check_availability(trials: Sequence[Planned], *, batched: bool) -> None:
-    """Refuse settings of availability and response times that are wrong, or that the engine cannot use.
-
-    Raises ValueError if the settings are wrong, or if they are given although `batched` is false.
-    """
+    """Refuse settings of availability and response times that are wrong, or that the engine cannot use."""
     for trial in trials:
         config = trial.run_config
         for key, really in SIMULATED.items():

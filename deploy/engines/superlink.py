@@ -68,11 +68,7 @@ class RunningSuperLink:
         self._flwr.close()
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
-        """Submit a run. As long as the SuperLink does not answer, try again every `RETRY` seconds.
-
-        Raises EngineError if Flower refuses the run, or if errors have occurred in the SuperLink for
-        `PATIENCE` seconds.
-        """
+        """Submit a run. As long as the SuperLink does not answer, try again every `RETRY` seconds."""
         failing_since: float | None = None  # time.monotonic() of the first of the errors in a row, s
         with tempfile.TemporaryDirectory() as temporary:
             app, config = Path(temporary, "app"), Path(temporary, "config.toml")

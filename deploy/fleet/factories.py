@@ -52,9 +52,6 @@ def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, A
     """Return an ObjectStoreFactory and a LinkStateFactory, which hold this project's store and state.
 
     `database`: the database's file, or a URL of SQLite.
-
-    Raises SystemExit if no database is named, and Flower would keep its state in memory; or if the tables of
-    the database are those of a newer Flower.
     """
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
 

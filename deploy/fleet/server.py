@@ -47,8 +47,6 @@ def guard() -> None:
     """Let the SuperLink serve the Fleet API over gRPC, and only behind the front door.
 
     Takes the option `ADDRESS` out of the program's arguments.
-
-    Raises SystemExit if the option is missing.
     """
     address = take_address(sys.argv)
     check_setting()
@@ -81,10 +79,7 @@ def guard() -> None:
 
 
 def take_address(arguments: list[str]) -> str:
-    """Remove the option `ADDRESS` from a program's arguments, and return its value.
-
-    Raises SystemExit if the option or its value is missing.
-    """
+    """Remove the option `ADDRESS` from a program's arguments, and return its value."""
     if ADDRESS not in arguments[:-1]:
         raise SystemExit(f"{NO_START} it needs {ADDRESS} HOST:PORT")
     place = arguments.index(ADDRESS)
@@ -111,10 +106,7 @@ class NoFleetOverHTTP:
 
 
 def start(address: str, state_factory: Any, config: Any) -> Any:
-    """Start the Fleet API behind the front door, and return its gRPC server.
-
-    Raises SystemExit if the SuperLink's options leave the Fleet API unprotected, or its port is taken.
-    """
+    """Start the Fleet API behind the front door, and return its gRPC server."""
     if not config.enable_supernode_auth or config.certificates is None:
         raise SystemExit(f"{NO_START} it needs --enable-supernode-auth and TLS certificates")
     if not factories.is_handed_over(state_factory.state()):

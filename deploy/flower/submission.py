@@ -43,8 +43,6 @@ def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> s
 
     `environment`: the environment of the command `flwr build`. Its PATH must find `flwr`. `leave_out`: a
     folder that is not bundled, even if it lies inside the app's folder.
-
-    Raises ValueError if `flwr build` fails. The message contains its output.
     """
     with tempfile.TemporaryDirectory() as temporary:
         copy_app(app, Path(temporary, "app"), leave_out)

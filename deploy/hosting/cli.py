@@ -452,13 +452,7 @@ def _earlier(server: Server, run: str) -> Path:
 
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the run config with which an earlier run resumes.
-
-    `given`: the settings that differ from the earlier run's.
-
-    Raises ServerError if the folder holds no history. Raises ValueError if `given` changes a setting that a
-    resume must not change.
-    """
+    """Return the run config with which an earlier run resumes."""
     history = RunHistory(folder / FILE_NAME)
     history.read(skip_damaged=True)
     if not history.settings:

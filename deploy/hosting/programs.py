@@ -30,11 +30,7 @@ MARK = "COHORT_SERVER"  # the environment variable that marks the server's proce
 
 
 class _Program(Supervisor):
-    """Keeps one program running, in a thread. The program's output goes to a log of limited size.
-
-    `name`: the program's name in messages, and the name of its log without ".log". `work`: the program's
-    working directory, which is made if it is missing. `before`: called before each start of the program.
-    """
+    """Keeps one program running, in a thread. The program's output goes to a log of limited size."""
 
     grace = 8.0
 
@@ -112,9 +108,6 @@ class Programs:
 
     `say`: receives a message for the operator whenever a program has ended unexpectedly, or a corrupt
     database was moved aside. `say` is called in other threads.
-
-    Raises ServerError when the `with` block is entered, if the SuperLink ends or does not answer within
-    `START_TIMEOUT`.
     """
 
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:

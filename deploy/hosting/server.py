@@ -123,11 +123,7 @@ class Server:
 
     @classmethod
     def load(cls, folder: Path) -> Server:
-        """Return the server whose settings `save` wrote into a folder.
-
-        Raises ServerError if the folder holds no settings of a server, they cannot be read, or the folder is
-        another user's.
-        """
+        """Return the server whose settings `save` wrote into a folder."""
         _check_owner(folder)
         try:
             saved = parse_json((folder / FILE).read_text())
@@ -144,9 +140,6 @@ class Server:
         """Write the server's settings, and those other files that are missing or out of date.
 
         Returns "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
-
-        Raises ServerError if the first host or the port is invalid, or the authority's key is missing and
-        needed for a renewal.
         """
         try:
             check_server(self.address)
@@ -188,10 +181,7 @@ class Server:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Inside a `with` block, keep other processes from starting this server.
-
-        Raises ServerError if another process has claimed the folder, or the folder is another user's.
-        """
+        """Inside a `with` block, keep other processes from starting this server."""
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         _check_owner(self.folder)
@@ -231,8 +221,6 @@ class Server:
         """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
 
         `*arguments`: the arguments of `flwr`, without the name of the connection.
-
-        Raises ServerError if the SuperLink does not run, or the command fails.
         """
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
@@ -245,11 +233,7 @@ class Server:
         return _command(self.folder, *words)
 
     def check_is_up(self) -> None:
-        """Check that the SuperLink runs.
-
-        Raises ServerError if the SuperLink does not run, or its certificate is refused, for example because
-        it has expired.
-        """
+        """Check that the SuperLink runs."""
         problem = unreachable(f"{certificates.LOOPBACK[1]}:{self.control_port}", self.authority, 1.0)
         if problem and problem.startswith(REFUSED):
             raise ServerError(f"the server on port {self.control_port} of this machine: {problem}")
@@ -260,17 +244,11 @@ class Server:
             )
 
     def bundle(self, app: Path | None = None) -> str:
-        """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal.
-
-        Raises ValueError if Flower cannot build the bundle.
-        """
+        """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal."""
         return bundle_hash(app or app_folder(), self.environment(), self.folder)
 
     def client(self, name: str) -> Path:
-        """Return the path of a client's file. The file exists if the client is registered.
-
-        Raises ValueError if the name is invalid, see `check_name`.
-        """
+        """Return the path of a client's file. The file exists if the client is registered."""
         return self.registry.client(check_name(name))
 
     def register(self, name: str, public_key: str) -> str:
@@ -279,9 +257,6 @@ class Server:
         If the client is registered with this key already, nothing changes.
 
         `public_key`: the client's public key in OpenSSH format, one line.
-
-        Raises ServerError if the name or the key is in use, the key is invalid, or the SuperLink does not
-        run. Raises ValueError if the name is invalid.
         """
         if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
             return node
@@ -307,9 +282,6 @@ class Server:
 
         `days`: the number of days until the invitation expires. `bundle`: the hash of the bundle of the only
         app that the device is to run, or "" for any app.
-
-        Raises ServerError if a client is registered or invited under this name, or the file exists. Raises
-        ValueError if the name is invalid.
         """
         self._check_free(name)
         if file.exists():
@@ -336,9 +308,6 @@ class Server:
 
         `name`: the client's name. For a node of the SuperLink that is not registered in this folder:
         `STRANGER` and the node id.
-
-        Raises ServerError if no client is registered or invited under this name, or the SuperLink does not
-        run. Raises ValueError if the name is invalid.
         """
         if name.startswith(STRANGER) and name in self.states():
             self.flwr("supernode", "unregister", name.removeprefix(STRANGER))
@@ -395,8 +364,6 @@ class Server:
         - the invited clients, with the time at which their invitation expires;
         - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
           node id.
-
-        Raises ServerError if the SuperLink does not run.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
@@ -412,10 +379,7 @@ class Server:
         return found
 
     def stop(self, flower_run: str) -> None:
-        """Stop a Flower run; its ServerApp then ends.
-
-        Raises ServerError if the SuperLink does not run or does not know the run, or if the run has ended.
-        """
+        """Stop a Flower run; its ServerApp then ends."""
         self.flwr("stop", flower_run)
 
 

@@ -32,10 +32,7 @@ HEADERS = {"connection": "close", "cache-control": "no-store", "x-content-type-o
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read "PORT", "HOST:PORT" or "[IPV6]:PORT"; without a host, only this machine can connect.
-
-    Raises ValueError if the text is none of these.
-    """
+    """Read "PORT", "HOST:PORT" or "[IPV6]:PORT"; without a host, only this machine can connect."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -50,10 +47,7 @@ def url(address: str) -> str:
 
 
 def check_address(address: str) -> None:
-    """Check that a server could listen at an address.
-
-    Raises ValueError if the address is invalid (see `parse_address`) or cannot be bound.
-    """
+    """Check that a server could listen at an address."""
     _listening(address).close()
 
 
@@ -71,10 +65,7 @@ def _listening(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def serving(address: str, sources: Sources) -> Iterator[None]:
-    """Offer metrics inside a `with` block.
-
-    Raises ValueError when the block is entered, if the address is invalid or cannot be bound.
-    """
+    """Offer metrics inside a `with` block."""
     collector = Collector(sources)
     endpoint = Endpoint(collector, address)  # bound before anything starts
     with collector, endpoint:
@@ -82,10 +73,7 @@ def serving(address: str, sources: Sources) -> Iterator[None]:
 
 
 class Endpoint:
-    """Answers requests inside a `with` block. `address`, as in `parse_address`, is bound at once.
-
-    Raises ValueError if the address is invalid or cannot be bound.
-    """
+    """Answers requests inside a `with` block. `address`, as in `parse_address`, is bound at once."""
 
     def __init__(self, collector: Collector, address: str) -> None:
         self._collector = collector

@@ -96,10 +96,7 @@ def _histories(folder: Path) -> dict[Path, int]:
 
 
 class _Run:
-    """The numbers of one run.
-
-    `name`: the run's name in samples. `counts`: whether the lines that the history has now are counted.
-    """
+    """The numbers of one run."""
 
     def __init__(self, name: str, path: Path, *, counts: bool) -> None:
         self._name, self._path = name, path

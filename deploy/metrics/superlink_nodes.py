@@ -21,9 +21,6 @@ def count_nodes(control: str, authority: Path, secret: Path, timeout: float) -> 
     `control`: HOST:PORT of the control API. `authority`: the file with the certificate of the authority that
     signed the SuperLink's certificate. `secret`: the file with the secret that the control API demands.
     `timeout`: seconds to wait for the connection, and for each part of the answer.
-
-    Raises OSError if the SuperLink does not answer, or refuses the request. Raises ValueError if the answer
-    cannot be read.
     """
     request = urllib.request.Request(
         f"https://{control}/v1/control/list-nodes",

@@ -88,8 +88,6 @@ def page_app(sources: RunSources, token: str) -> ASGIApp:
     """Return the page as an ASGI app.
 
     `token`: the secret, with which the paths of all the page's addresses begin.
-
-    Raises ValueError if the secret is empty.
     """
     if not token:
         raise ValueError("token = '': must be a secret; without one, everybody could read the page")

@@ -45,10 +45,7 @@ class _ShortConnection(H11Protocol):
 
 
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that is bound to a port, for `serve`; 0 stands for a free port.
-
-    Raises OSError if the port is taken.
-    """
+    """Return a socket that is bound to a port, for `serve`; 0 stands for a free port."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -106,8 +106,6 @@ class RunSources:
 
     `path`: a history, or the folder of a trial, of a comparison, of several runs, or of a server for devices.
     `wait`: whether the path may hold no run yet.
-
-    Raises NothingThereError if there is no run at the path, unless ``wait``.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:
@@ -194,10 +192,7 @@ class RunSources:
         return {name: found[name] for name in ranked[:LOGS]}
 
     def log(self, run: Run | None, name: str, start: int | None) -> tuple[int, int, list[str]]:
-        """Return new lines of a log, see `read_log`.
-
-        Raises KeyError if there is no such log. Raises OSError if the log cannot be read.
-        """
+        """Return new lines of a log, see `read_log`."""
         path = self.logs(run)[name]
         if path is not None:
             return read_log(path, start)

@@ -108,11 +108,7 @@ def planned_comparison(
     settings: Sequence[str] | None,
     track: Sequence[str] | None,
 ) -> Comparison:
-    """Return the comparison that the command-line options describe. Nothing is written yet.
-
-    Raises ModuleNotFoundError, TypeError, ValueError if an option or a setting is wrong, or if the task needs
-    an extra that is not installed.
-    """
+    """Return the comparison that the command-line options describe. Nothing is written yet."""
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
         "num-rounds": rounds,
@@ -139,9 +135,6 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
     user gave, by parameter name. ``seeds`` and ``out`` are refused. The other options must equal the saved
     settings, except for the number of rounds: a larger number replaces the saved number, a smaller number is
     ignored.
-
-    Raises ValueError if there is no such comparison, or if an option is refused or differs from the saved
-    settings.
     """
     folder = run_folder(run)
     if "seeds" in given:
@@ -190,9 +183,6 @@ def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
 
     `folder`: the folder of the comparison, which `resumed` has read. `engine`: "cluster", or the value of
     ``--engine``. `is_given`: whether the user chose this engine. Otherwise a simulation keeps its engine.
-
-    Raises ValueError if the comparison began in the batched simulation and another engine would resume it, or
-    the other way round.
     """
     before = planned_engine(folder)
     if not is_given and before in ("ray", "batched"):
@@ -211,8 +201,6 @@ def claim(comparison: Comparison, engine: str, *, again: bool) -> None:
 
     `engine`: the engine that trains it: "cluster", "ray" or "batched". `again`: whether the comparison is
     resumed. Then its folder exists and is taken over. Otherwise the folder must be missing or empty.
-
-    Raises ValueError if the folder cannot be used.
     """
     folder = comparison.folder
     try:
@@ -233,8 +221,6 @@ def _reclaim(folder: Path) -> None:
     """Take over the folder of a comparison that has ended or was killed.
 
     The state of the old processes is removed, and the folder of their logs is renamed.
-
-    Raises ValueError if processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
     """
     # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
     marked = partial(processes_with, MARK, str(folder.resolve()))

@@ -38,9 +38,6 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
     """Draw the trials and write the figure to a file.
 
     `trials`: the trials to draw. Trials in which no client has trained yet are left out.
-
-    Raises ModuleNotFoundError if matplotlib is missing. Raises ValueError if no trial has a round in which
-    clients trained.
     """
     trials = [trial for trial in trials if trial.trained]
     if not trials:
@@ -75,8 +72,6 @@ def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iter
     """Yield an empty figure, and write it into a PNG file when the block ends.
 
     `width`, `height`: the size of the figure, inches.
-
-    Raises ModuleNotFoundError if matplotlib is missing.
     """
     with tempfile.TemporaryDirectory() as cache:
         # matplotlib writes a list of fonts into this folder. By default, the folder is in the user's home.

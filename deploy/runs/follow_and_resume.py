@@ -69,8 +69,6 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
 
     `trials`: the trials, in the order in which they are submitted. `at_once`: whether the trials train at the
     same time and share the clients, or one after another.
-
-    Raises EngineError if the engine dies, or if it refuses a run.
     """
     waiting = [trial for trial in trials if not trial.done]
     running: list[_Follower] = []

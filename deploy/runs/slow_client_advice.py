@@ -56,10 +56,7 @@ class SlowClients(NamedTuple):
 
 
 def slow_clients(path: Path) -> SlowClients | None:
-    """Return the facts and the advice; None if the history has fewer than `FEWEST` durations.
-
-    Raises ValueError if the history cannot be read.
-    """
+    """Return the facts and the advice; None if the history has fewer than `FEWEST` durations."""
     history = RunHistory(path)
     lines = [line for line in history.read(skip_damaged=True) if line["type"] == "round" and line["round"]]
     found = waiting(_durations(lines))

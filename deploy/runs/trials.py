@@ -122,8 +122,6 @@ def plan(
     the folder of the app, whose pyproject.toml contains the defaults. `folder`: each trial writes into its
     own subfolder of this folder. `seeds`: the seeds, if there are several: all selectors train with the first
     seed, then with the next one. (default: the seed in `common`)
-
-    Raises ValueError if a setting is wrong. The message names the setting, its value and the allowed values.
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
@@ -152,10 +150,6 @@ def check_data(settings: Mapping[str, ConfigValue]) -> None:
     """Create the task and the data of one client, to find errors before a run starts.
 
     Otherwise these errors would appear only in the clients' logs.
-
-    Raises ValueError if the data do not exist, or if they cannot be partitioned according to the settings.
-    Raises ModuleNotFoundError if the task or the data need an extra that is not installed. The message names
-    the extra.
     """
     _task(settings).client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 
@@ -176,9 +170,6 @@ def check_clients(
     `groups`, `private`: by client id: the group that the client reports, and the group that the client does
     not disclose. The value is None if the client has no such group. `known`: the settings per client that
     clients themselves report: any of "costs" and "energies".
-
-    Raises ValueError if a client lacks what a selector needs. The message names the selector and what is
-    missing.
     """
     for trial in trials:
         kind = selector_type(str(trial.run_config["selector"]))
@@ -215,8 +206,6 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
     if it was missing before and is empty.
 
     `parent`: the folder in which the new folder is made. It is made if it is missing.
-
-    Raises OSError if the folder cannot be made.
     """
     parent = parent.absolute()
     missing = not parent.exists()
@@ -239,10 +228,7 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
 
 
 def run_folder(run: str) -> Path:
-    """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/.
-
-    Raises ValueError if `run` is "last" and there is no comparison in runs/.
-    """
+    """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/."""
     if run != "last":
         return Path(run).absolute()
     plans = sorted(Path("runs").glob(f"*/{PLAN}"))
@@ -255,8 +241,6 @@ def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
     """Write the settings of a comparison's trials into its folder (see `PLAN`).
 
     `engine`: the engine that trains them, for `planned_engine`.
-
-    Raises OSError if the file cannot be written.
     """
     settings = {
         trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
@@ -273,10 +257,7 @@ def planned_engine(folder: Path) -> str:
 
 
 def read_plan(folder: Path) -> list[Trial]:
-    """Read the trials of an earlier comparison, and their histories. The folder may have been moved since.
-
-    Raises ValueError if the folder contains no comparison, or one that cannot be resumed.
-    """
+    """Read the trials of an earlier comparison, and their histories. The folder may have been moved since."""
     try:
         with (folder / PLAN).open("rb") as file:
             text = file.read(LARGEST_PLAN + 1)
@@ -332,10 +313,7 @@ def with_absolute_paths(settings: Mapping[str, ConfigValue]) -> dict[str, Config
 
 
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
-    """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed as JSON, others are strings.
-
-    Raises ValueError if there is no key or no "=".
-    """
+    """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed, others are strings."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise ValueError(f"set = {text!r}: must be of the form key=value")

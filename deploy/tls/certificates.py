@@ -55,9 +55,6 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
 
     Returns the paths of the files `ca.crt`, `server.pem` and `server.key` in the folder. The SuperLink's
     certificate is valid for `VALIDITY`.
-
-    Raises FileExistsError if the folder already holds one of the private keys. Raises OSError if a file
-    cannot be written, for example because the disk is full. Then no new file is left.
     """
     private_folder(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -105,9 +102,6 @@ def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
 
     `folder`: a folder that `write_certificates` has written with `renewable` set. `names`: host names and IP
     addresses under which clients reach the SuperLink, besides `LOOPBACK`.
-
-    Raises OSError if the folder holds no file `AUTHORITY_KEY`. Raises ValueError if that file holds no
-    private key of an elliptic curve.
     """
     authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
@@ -148,8 +142,6 @@ def write_client_key(folder: Path, name: str) -> Path:
     Returns the path of the private key in OpenSSH format (mode 0600), for the option
     `--auth-supernode-private-key` of `flower-supernode`. The public key is written beside it into the file
     NAME.pub, for `flwr supernode register`.
-
-    Raises FileExistsError if the folder already holds a private key of this client.
     """
     # The SuperLink verifies a signature for each request. With P-384, it would need a tenth more CPU time.
     return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
@@ -161,9 +153,6 @@ def import_client_key(folder: Path, name: str, private: str) -> Path:
     `folder`, `name`: as in `write_client_key`. `private`: the private key in OpenSSH format.
 
     Returns as in `write_client_key`.
-
-    Raises ValueError if `private` is not a private key of an elliptic curve in OpenSSH format, or has a
-    passphrase. Raises FileExistsError if the folder already holds a private key of this client.
     """
     return _write_pair(folder, name, _read_client_key(private))
 
@@ -285,11 +274,7 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file with mode 0600, or no file if it cannot be written as a whole.
-
-    Raises FileExistsError if the file exists. Raises OSError if the file cannot be written, for example
-    because the disk is full.
-    """
+    """Write a new file with mode 0600, or no file if it cannot be written as a whole."""
     # The file has mode 0600 from its creation, so others can never read it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

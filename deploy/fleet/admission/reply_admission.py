@@ -51,13 +51,10 @@ _SAVE = (
 
 
 class _Session:
-    """The session in which a node pushes the objects of its reply.
-
-    `asked`: the id of the message to which the node replies; "" if it is not known. `began`: the bytes of
-    models that the node had sent when the session began.
-    """
+    """The session in which a node pushes the objects of its reply."""
 
     def __init__(self, name: str, run: int, asked: str, began: int) -> None:
+        # `asked`: the message that is answered, "" if not known; `began`: `Gate.arrived` at the beginning.
         self.name, self.run, self.asked, self.began = name, run, asked, began
         self.spent = 0  # the bytes of objects in the session
         self.pushed: set[str] = set()  # the node's objects that are stored, also of its earlier attempts

@@ -227,10 +227,7 @@ class HeldRequests:
 
 
 class _Request:
-    """A held request.
-
-    `wanted`: the number of messages for which the request asks.
-    """
+    """A held request."""
 
     def __init__(self, wanted: int) -> None:
         self.over = False  # whether the receiver has stopped waiting for a response

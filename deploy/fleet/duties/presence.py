@@ -240,14 +240,10 @@ class Presence:
 
 
 class _Heartbeat:
-    """A heartbeat of a node.
-
-    `interval`: the seconds until the node's next heartbeat, as the state knows it. `held`: for how many
-    seconds it is held at most. `peer`: the name of the peer that sent it. `connected`: whether the connection
-    that brought the heartbeat still exists.
-    """
+    """A heartbeat of a node."""
 
     def __init__(self, interval: float, held: float = 0.0, peer: str = "", *, connected: bool = True) -> None:
+        # The seconds until the next one, as the state knows it; who sent it; whether its connection exists.
         self.interval, self.peer, self.connected = interval, peer, connected
         self.answered = False
         self.overdue = 0.0  # when the next heartbeat is overdue (time.monotonic(), s)

@@ -313,10 +313,7 @@ class Gate:
 
 
 class _Connection:
-    """A connection.
-
-    `address`: the address of the peer, as `origin` returns it.
-    """
+    """A connection."""
 
     task: asyncio.Task[None]
     deadline: asyncio.TimerHandle  # closes the connection if it is still a stranger's

@@ -243,8 +243,6 @@ class FewStatements(SqlLinkState):
 
         An error takes the place of a reply if the message does not exist, if the message or the reply has
         expired, or if the message's node is offline.
-
-        Raises ValueError if one of the messages belongs to another run.
         """
         if not message_ids:
             return []
@@ -306,10 +304,7 @@ class FewStatements(SqlLinkState):
             return executor(session)(_ACTIVATE, values).first() is not None
 
     def preregister_object_tree(self, object_tree: ObjectTree, session_id: str) -> list[str]:
-        """Store the names of a message's objects. Return those whose contents are to arrive in the session.
-
-        Raises ValueError if there is no such session, or the tree is not valid.
-        """
+        """Store the names of a message's objects. Return those whose contents are still to arrive."""
         with self.session() as session:
             execute = executor(session)
             if (run := execute(_RUN_OF_PUSH, (session_id,)).first()) is None:

@@ -59,16 +59,13 @@ def node_state(store: Any) -> Any:
     in_memory: Any = importlib.import_module(_STATE).InMemoryNodeState
 
     class NodeState(in_memory):  # type: ignore[misc]
-        """Holds messages for ClientApps and their replies.
-
-        `due`: set when there is a message for a ClientApp. `replies`: the replies without their contents, in
-        the order in which they were announced. `part`: set when an object of a reply has arrived.
-        """
+        """Holds messages for ClientApps and their replies."""
 
         def __init__(self) -> None:
             super().__init__(store)
-            self.due, self.part = threading.Event(), threading.Event()
-            self.replies = queue.SimpleQueue[Any]()
+            self.due = threading.Event()  # set when there is a message for a ClientApp
+            self.part = threading.Event()  # set when an object of a reply has arrived
+            self.replies = queue.SimpleQueue[Any]()  # without contents, in the order of announcement
 
         def store_message(self, message: Any) -> Any:
             stored = super().store_message(message)

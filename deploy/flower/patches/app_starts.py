@@ -62,10 +62,6 @@ class _Apps:
         """Connect to the fork server that the environment names (`fork_client.VARIABLE`), or fork one.
 
         Call this before the process starts threads.
-
-        `names`: the names of the programs that are to be forked. `commands`: gets names of programs. Returns
-        a dictionary with the function that runs each program, by name. `module`: the name of the module that
-        holds `commands`. If the fork server ends, a new one imports this module.
         """
         self._names, self._module = names, module
         if folder := os.environ.get(fork_client.VARIABLE):

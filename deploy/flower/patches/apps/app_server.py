@@ -117,10 +117,7 @@ def _ended_with(end: socket.socket) -> Any:
 
 
 def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[Any, Callable[[], None]]:
-    """Import an app. Return it, and a function that seeds the global generators in a forked process.
-
-    Raises _Unfit if the app cannot be forked, and any exception of the app.
-    """
+    """Import an app. Return it, and a function that seeds the global generators in a forked process."""
     clientapps = importlib.import_module(_CLIENTAPP)
     clientapps.install_from_fab(bundle, skip_prompt=True)
     folder = str(clientapps.get_project_dir(fab_id, version, digest))

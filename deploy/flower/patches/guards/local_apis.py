@@ -53,10 +53,7 @@ def guard_supernode() -> None:
 
 
 def demand_secret() -> None:
-    """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`).
-
-    Raises SystemExit if the file does not exist or is empty. A SuperLink must not start without the secret.
-    """
+    """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`)."""
     name = os.environ.pop(CONTROL_SECRET, None)  # hidden from the ServerApps that this process starts
     try:
         secret = Path(name or "").read_text().strip()

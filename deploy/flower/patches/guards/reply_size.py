@@ -131,10 +131,7 @@ class Part(NamedTuple):
 
 
 def part_of(content: bytes) -> Part:
-    """Return the size of a deflated object, and the objects to which it refers.
-
-    Raises an error if the content is not valid.
-    """
+    """Return the size of a deflated object, and the objects to which it refers."""
     head = importlib.import_module(_OBJECTS).get_object_head_values_from_object_content
     kind, children, _ = head(content)
     length = len(content)
