@@ -215,19 +215,7 @@ def up(
     """Train a real federation on this machine, with a process for each client; once with each selector."""
     with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
-            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
-            patient = [PATIENT, *(settings or [])]
-            comparison = planned_comparison(
-                clients,
-                rounds,
-                per_round,
-                selectors or SELECTORS,
-                task,
-                _seeds(context, seed, seeds),
-                folder,
-                patient,
-                track,
-            )
+            comparison = _planned(context, stack, SELECTORS, [PATIENT, *(settings or [])])
         else:
             comparison = resumed(resume, _given(context))
             resumed_engine(comparison.folder, "cluster", is_given=True)
@@ -270,18 +258,7 @@ def simulate(
     """Train the same federation without a network; once with each selector, one after another."""
     with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
-            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
-            comparison = planned_comparison(
-                clients,
-                rounds,
-                per_round,
-                selectors or [SELECTOR],
-                task,
-                _seeds(context, seed, seeds),
-                folder,
-                settings,
-                track,
-            )
+            comparison = _planned(context, stack, [SELECTOR], settings)
         else:
             given = _given(context)
             comparison = resumed(resume, given)
@@ -300,6 +277,28 @@ def simulate(
         claim(comparison, engine, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(simulation, comparison, at_once=False, quiet=quiet)
+
+
+def _planned(
+    context: typer.Context,
+    stack: contextlib.ExitStack,
+    selectors: list[str],
+    settings: Sequence[str] | None,
+) -> Comparison:
+    """Return the new comparison that the options of a command describe, by default with these selectors."""
+    given = context.params
+    out = given["out"]
+    return planned_comparison(
+        given["clients"],
+        given["rounds"],
+        given["per_round"],
+        given["selectors"] or selectors,
+        given["task"],
+        _seeds(context, given["seed"], given["seeds"]),
+        out.absolute() if out else stack.enter_context(new_run_folder(Path("runs"))),
+        settings,
+        given["track"],
+    )
 
 
 def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:

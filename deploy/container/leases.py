@@ -132,8 +132,6 @@ def ask_until_answered(leases: Path, descriptor: int, holder: str) -> str:
 def ask(leases: Path, descriptor: int, holder: str) -> str:
     """Ask the key service for a private key, and return the key.
 
-    `descriptor`: the file descriptor of the lease that this container holds.
-
     Raises OSError if the service does not answer in time, or if it refuses.
     """
     with socket.socket(socket.AF_UNIX) as connection:

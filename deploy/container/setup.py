@@ -90,8 +90,7 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
 def write_secret(path: Path, secret: bytes) -> None:
     """Write a secret that the SuperLink shares with another container. Keep the file if it exists."""
     certificates.private_folder(path.parent)
-    if not path.exists():
-        certificates.write_private(path, secret)
+    certificates.keep_private(path, secret)
 
 
 def _copy(source: Path, target: Path) -> None:

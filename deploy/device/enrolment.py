@@ -14,11 +14,7 @@ TIMEOUT = 60.0  # s for the server to answer
 
 
 def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
-    """Ask the server to register a public key, in exchange for the token of an invitation.
-
-    `server`: the address of the Fleet API, "host:port". `token`: the token of the invitation. It is sent only
-    to a server with such a certificate. `public_key`: the public key of this device, one line of text.
-    """
+    """Ask the server to register a public key, in exchange for the token of an invitation."""
     if problem := unreachable(server, authority):
         raise ValueError(f"server = {server}: {problem}; the invitation has not been used")
     with grpc.secure_channel(server, grpc.ssl_channel_credentials(authority.read_bytes())) as channel:

@@ -80,8 +80,6 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
 def install(text: str, *, system: bool) -> tuple[Path, str]:
     """Write the unit into the folder where systemd looks for units, and verify the unit.
 
-    `system`: whether the unit is a system unit, not a user unit.
-
     Returns the file of the unit, and the messages of `verify`.
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")

@@ -137,16 +137,6 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
-    if settings.over_selection != 1 and not (settings.response_times or settings.device_speeds):
-        raise ValueError(
-            f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
-            "clients answer at once, unless response-times or device-speeds is set"
-        )
-    if settings.mode == "buffered" and not (settings.response_times or settings.device_speeds):
-        raise ValueError(
-            "mode = 'buffered': must be 'rounds' in a batched simulation, where all clients answer at once, "
-            "unless response-times or device-speeds is set"
-        )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
         stack.enter_context(errors_in_names_of_the_run())

@@ -61,8 +61,6 @@ class Engine(Protocol):
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> Run:
         """Submit a run.
 
-        `run_config`: the settings that differ from the defaults in the app's pyproject.toml.
-
         Raises EngineError if the engine refuses the run.
         """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +69,7 @@ class RaySimulation(ProcessEngine):
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
         self._ray = Path(tempfile.mkdtemp(prefix="ray-", dir=short))
         self._environment = {
-            **flower_environment([Path(sys.executable).parent], self._state / "flwr", self._state / "tmp"),
+            **flower_environment(self._state / "flwr", self._state / "tmp"),
             **self._marked.mark,
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0]),

@@ -9,7 +9,6 @@ import contextlib
 import re
 import secrets
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -296,10 +295,7 @@ class LocalCluster(ProcessEngine):
         self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
     def _environment(self, home: str = "flwr") -> dict[str, str]:
-        # Flower's programs find each other by the PATH, which lacks this folder if the virtual environment is
-        # not active.
-        programs = [Path(sys.executable).parent]
-        environment = flower_environment(programs, self._state / home, self._state / "tmp")
+        environment = flower_environment(self._state / home, self._state / "tmp")
         if self.programs != "stock":
             environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(EXECUTOR_POLL_INTERVAL)
         return environment | self._marked.mark
@@ -313,7 +309,7 @@ class LocalCluster(ProcessEngine):
             if self._fork_server is not None and command[0] in launch.ALL:
                 environment[fork_client.VARIABLE] = str(self._state / "fork-server")
                 with contextlib.suppress(fork_client.Gone):
-                    return Process.forked(command, output, environment, self._fork_server)
+                    return self._fork_server.start(command, output, environment)
             if self.programs != "stock" and command[0] in launch.LAUNCHED:
                 command = commands.patched(command)
             return Process(command, output, environment)

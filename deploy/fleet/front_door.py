@@ -79,12 +79,7 @@ class _OverBudgetError(RequestRefused):
 
 
 class FrontDoor:
-    """Admits only requests of registered nodes.
-
-    `gate`: learns which requests were admitted or refused, and closes the connections of strangers.
-    `largest_object`: the most bytes of a request that holds an object. `replies`: knows how large the
-    announcement of a reply may be.
-    """
+    """Admits only requests of registered nodes."""
 
     def __init__(
         self,
@@ -112,11 +107,7 @@ class FrontDoor:
         self._fitted: dict[int, tuple[bytes, bytes, str]] = {}
 
     def handler(self, call: Any, method: wire.Method, respond: Callable[[Any, int, Any], Any]) -> Any:
-        """Return gRPC's handler of a request. It gets the body as a stream, so it can refuse before it reads.
-
-        `respond`: gets the request, its node and gRPC's context once the request is admitted. Returns the
-        response, or a `Later`.
-        """
+        """Return gRPC's handler of a request. It gets the body as a stream, to refuse before it reads."""
 
         def answer(bodies: Iterator[bytes], context: Any) -> Any:
             try:

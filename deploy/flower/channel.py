@@ -18,10 +18,7 @@ _HEAD = struct.Struct("!BQ")
 
 
 class Channel:
-    """The end of the channel that sends requests. Several threads may share it; they take turns.
-
-    `end`: one socket of a pair. Another process runs `serve` on the other socket.
-    """
+    """The end of the channel that sends requests. Several threads may share it; they take turns."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -64,11 +61,7 @@ class Channel:
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
-    """Answer the requests that arrive at `end` until the other process closes its socket. Then close `end`.
-
-    `end`: the other socket of the pair that a `Channel` uses. `answer`: returns the answer to a method's name
-    and a content, or None if there is no answer.
-    """
+    """Answer the requests at `end` until the other process closes its socket. Then close `end`."""
     with end, contextlib.suppress(OSError, EOFError):
         while True:
             length_of_name, length = _HEAD.unpack(_receive(end, _HEAD.size))

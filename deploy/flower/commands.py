@@ -92,11 +92,7 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
 
 
 def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
-    """Return the command of an executor: a program that starts ServerApps for a SuperLink.
-
-    `control`: HOST:PORT of the SuperLink's control and runtime APIs. `secret`: the file with the secret that
-    was given to `superlink`.
-    """
+    """Return the command of an executor: a program that starts ServerApps for a SuperLink."""
     return [
         *("flower-superexec", "--runtime-api-address", control),
         *("--root-certificates", str(authority), "--superexec-auth-secret-file", str(secret)),
@@ -104,11 +100,7 @@ def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
 
 
 def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: str) -> list[str]:
-    """Return the command-line options of a SuperNode.
-
-    `fleet`: HOST:PORT of the SuperLink's Fleet API. `key`: the file of the private key that authenticates the
-    SuperNode. `node_config`: the node config as text of the form `key=value ...`, or the path of a TOML file.
-    """
+    """Return the command-line options of a SuperNode."""
     return [
         *("--superlink", fleet, "--root-certificates", str(authority)),
         *("--auth-supernode-private-key", str(key), "--node-config", node_config),
@@ -116,9 +108,5 @@ def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: st
 
 
 def supernode(*arguments: str, host: str, port: int) -> list[str]:
-    """Return the command of a SuperNode.
-
-    `*arguments`: the options that `supernode_options` returns. `host`, `port`: the address and port at which
-    ClientApps reach the SuperNode.
-    """
+    """Return the command of a SuperNode."""
     return ["flower-supernode", *arguments, "--host", host, "--port", str(port)]

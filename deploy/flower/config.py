@@ -18,10 +18,7 @@ def default_config(app: Path) -> dict[str, ConfigValue]:
 
 
 def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = "") -> None:
-    """Write a table of scalars, such as a run config, to a TOML file.
-
-    `header`: text that precedes the table, such as its line `[NAME]` with a line break.
-    """
+    """Write a table of scalars, such as a run config, to a TOML file."""
     lines = "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
     path.write_text(header + lines, encoding="utf-8")
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from deploy.flower import fork_server as server
 from deploy.flower.fork_server import SOCKET
+from deploy.processes.groups import Process
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
 _MOST_CODES = 1000  # the most exit codes that are kept
@@ -103,6 +104,13 @@ class ForkServer:
                     self._codes.pop(answer["pid"], None)  # an earlier process had this id
                     return answer["pid"]
                 self._note(answer)
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+        """Start a command in a session of its own, with its output in a log. Raises Gone as `run` does."""
+        with log.open("ab") as output:
+            both = output.fileno(), output.fileno()
+            pid = self.run(command, environment=environment, output=both, own_session=True)
+        return Process.forked(pid, lambda: self.returncode(pid), log)
 
     def returncode(self, pid: int) -> int | None:
         """Return the exit code of a process that `run` started, or None while the process runs.
@@ -191,8 +199,6 @@ def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
 
     The server shares the memory of all modules that this process has imported. This function returns only in
     this process. Call it before this process starts other threads.
-
-    `commands`: under the name of each program, the function that runs it with the arguments in `sys.argv`.
     """
     server.preload()
     gc.freeze()  # garbage collection in the server would write to shared objects, and so copy their memory

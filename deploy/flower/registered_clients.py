@@ -80,11 +80,7 @@ class Registry:
         return found
 
     def record(self, name: str, node: str, public_key: str) -> None:
-        """Write the file of a registered client.
-
-        `node`: the node id that the SuperLink gave the client. `public_key`: the client's public key in
-        OpenSSH format, one line.
-        """
+        """Write the file of a registered client."""
         client = {
             "node-id": node,
             "public-key": public_key,

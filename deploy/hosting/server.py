@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -166,8 +165,8 @@ class Server:
                 )
             certificates.renew_certificate(keys, self.hosts)
             done = "renewed"
-        _keep(keys / "executor.secret", secrets.token_bytes(32))
-        _keep(self.control_secret, secrets.token_hex(32).encode())
+        certificates.keep_private(keys / "executor.secret", secrets.token_bytes(32))
+        certificates.keep_private(self.control_secret, secrets.token_hex(32).encode())
         for name in ("logs", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         self.prepare_clients()
@@ -211,17 +210,13 @@ class Server:
         `home`: the name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
         API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
         """
-        programs = [Path(sys.executable).parent]
-        environment = flower_environment(programs, self.folder / home, self.folder / "tmp")
+        environment = flower_environment(self.folder / home, self.folder / "tmp")
         if data := environment.get(DATA):  # ServerApps have another working directory
             environment[DATA] = str(Path(data).absolute())
         return environment
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
-
-        `*arguments`: the arguments of `flwr`, without the name of the connection.
-        """
+        """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command."""
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
         if not answer["success"]:
@@ -255,8 +250,6 @@ class Server:
         """Register a public key under the name of a client, and return the client's node id.
 
         If the client is registered with this key already, nothing changes.
-
-        `public_key`: the client's public key in OpenSSH format, one line.
         """
         if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
             return node
@@ -405,13 +398,6 @@ def _check_owner(folder: Path) -> None:
     for each in (folder, folder / "pki"):
         if why := certificates.foreign_owner(each):
             raise ServerError(f"dir = {each}: {why}")
-
-
-def _keep(file: Path, secret: bytes) -> None:
-    """Write a secret if its file is missing, or empty because of a power failure."""
-    if not file.exists() or not file.stat().st_size:
-        file.unlink(missing_ok=True)
-        certificates.write_private(file, secret)
 
 
 def _node(name: str, id: str, listed: Mapping[str, Any]) -> Node:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from deploy.metrics.collector import Collector
 from deploy.metrics.exposition import CONTENT_TYPE
-from deploy.page.http_server import CONNECTIONS, make_server
+from deploy.page.http_server import listening, make_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,7 @@ def check_address(address: str) -> None:
 def _listening(address: str) -> socket.socket:
     host, port = parse_address(address)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        return listening(port, host)
     except OSError as error:
         raise ValueError(
             f"metrics = {address}: cannot listen there: {error.strerror or error}; choose another address, "

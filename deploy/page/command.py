@@ -22,10 +22,7 @@ PagePort = Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)]
 
 @contextlib.contextmanager
 def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Serve a page of a run that is trained inside the `with` block, if the user wants one.
-
-    `say`: receives the page's address, and how to open the page afterwards.
-    """
+    """Serve a page of a run that is trained inside the `with` block, if the user wants one."""
     if not wanted:
         yield
         return

@@ -104,15 +104,14 @@ class Database:
 
         The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
         numbers instead of offsets. Without `start`, the last `LOG_PIECES` pieces are returned.
-
-        `run`: the folder of the run, or of the comparison to which the run belongs.
         """
         runs = [
             run_id
             for run_id, config in self._rows(select(Run.run_id, Run.override_config)) or ()
             if run in (Path(folder := _output_dir(config)), Path(folder).parent) and folder
         ][-LOG_RUNS:]
-        number, logs = literal_column("task_logs.rowid"), TaskLogsTable.c
+        number: Any = literal_column("task_logs.rowid")
+        logs = TaskLogsTable.c
         asked = select(number, logs.log).join(Task, Task.task_id == logs.task_id)
         asked = asked.where(Task.run_id.in_(runs), number > (start or 0)).limit(LOG_PIECES)
         pieces = self._rows(asked.order_by(number.desc() if start is None else number))
@@ -121,7 +120,7 @@ class Database:
         end = pieces[-1][0] if pieces else start or 0
         return start or 0, end, text.splitlines()
 
-    def _rows(self, statement: Select[Any]) -> list[tuple[Any, ...]] | None:
+    def _rows(self, statement: Select[*tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         if not self.path.is_file():
             return None
         engine = create_engine(

@@ -85,10 +85,7 @@ class _Gate:
 
 
 def page_app(sources: RunSources, token: str) -> ASGIApp:
-    """Return the page as an ASGI app.
-
-    `token`: the secret, with which the paths of all the page's addresses begin.
-    """
+    """Return the page as an ASGI app."""
     if not token:
         raise ValueError("token = '': must be a secret; without one, everybody could read the page")
     page = _Page(sources)

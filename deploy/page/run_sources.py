@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from deploy.page.database import Database
 from deploy.page.trial_numbers import TrialNumbers
+from deploy.runs.run_state import state_of
 from deploy.runs.trials import PLAN
-from server.history import FILE_NAME, TOLD_TO_END, Tail
-from server.settings import CHECKPOINTS
-from strategies.checkpoint import CheckpointFolder
+from server.history import FILE_NAME, Tail
 from strategies.clients.printable import printable
 from strategies.reporters.round_line import printable_line
 
@@ -81,16 +80,9 @@ class Run:
     def state(self, name: str) -> str:
         """Return the state of a trial: waiting, running, interrupted, finished, stopped or failed."""
         trial = self.trials[name]
-        if trial.end is not None:
-            stopped = trial.end.get("reason") == TOLD_TO_END
-            return "finished" if trial.end["type"] == "end" else "stopped" if stopped else "failed"
-        if not trial.settings:
+        if trial.end is None and not trial.settings:
             return "waiting"
-        folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
-        try:
-            return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # this process may not open the lock: it cannot tell whether the run still goes on
-            return "running"
+        return state_of(trial.end, self._tails[name].path.parent)
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
         own = self.folder / FILE_NAME

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deploy.processes.ports import LOOPBACK
-from deploy.tls.certificates import write_private
+from deploy.tls.certificates import keep_private
 
 TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the page's address
 
@@ -21,13 +21,8 @@ def new_token() -> str:
 
 
 def kept_token(file: Path) -> str:
-    """Return the secret that the file holds, so that the page keeps its address when it is started again.
-
-    The file is made if it is missing or empty.
-    """
-    if not file.exists() or not file.stat().st_size:  # empty: the power failed while the file was written
-        file.unlink(missing_ok=True)
-        write_private(file, new_token().encode())
+    """Return the secret that the file holds, so that the page keeps its address when it is started again."""
+    keep_private(file, new_token().encode())
     return file.read_text()
 
 

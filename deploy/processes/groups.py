@@ -11,33 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 POLL_INTERVAL = 0.05  # seconds between two checks of a condition
 PR_SET_PDEATHSIG = 1  # the option of `prctl` that `end_with_parent` sets (<linux/prctl.h>)
 LOST = 75  # exit code of a program that lost its parent or its connection (EX_TEMPFAIL: try again)
-
-
-class Forks(Protocol):
-    """A server that forks processes; see `deploy.flower.fork_client.ForkServer`."""
-
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        output: tuple[int, int] = (1, 2),
-        own_session: bool = False,
-    ) -> int:
-        """Start a command and return its process id.
-
-        `command`: the program's name and its arguments. `output`: the file descriptors for standard output
-        and standard error. (default: this process's own outputs) `own_session`: whether the program runs in a
-        new session. (default: False)
-        """
-
-    def returncode(self, pid: int) -> int | None:
-        """Return the exit code of a forked process, or None while the process runs."""
 
 
 class Process:
@@ -71,17 +48,10 @@ class Process:
         self._poll: Callable[[], int | None] = popen.poll
 
     @classmethod
-    def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
-        """Let a fork server start the command, in a session of its own.
-
-        Raises deploy.flower.fork_client.Gone if the fork server has ended.
-        """
+    def forked(cls, pid: int, poll: Callable[[], int | None], log: Path) -> Process:
+        """Return a process that a fork server has started. `poll` returns its `returncode`."""
         process = cls.__new__(cls)
-        process.log = log
-        with log.open("ab") as output:
-            both = (output.fileno(), output.fileno())
-            pid = process.pid = server.run(command, environment=env, output=both, own_session=True)
-        process._poll = lambda: server.returncode(pid)
+        process.pid, process.log, process._poll = pid, log, poll
         return process
 
     @property

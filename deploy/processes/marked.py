@@ -31,8 +31,6 @@ class MarkedProcesses:
 
         When this process ends, even by SIGKILL, the watchdog kills the marked processes and removes the
         scratch folder.
-
-        `env`: the watchdog's environment, to which the mark is added.
         """
         if sys.platform == "linux":
             command = watchdog_command(self._variable, self._value, self._scratch)

@@ -88,11 +88,7 @@ class PlainDisplay:
 
 
 class LiveDisplay(PlainDisplay):
-    """Redraws the state of all trials in place. Messages and failures are printed above.
-
-    `trials`: the trials, in the order in which they are shown. `title`: the text of the first line. The time
-    since the start follows it, in minutes and seconds.
-    """
+    """Redraws the state of all trials in place. Messages and failures are printed above."""
 
     def __init__(self, console: Console, trials: Sequence[Trial], title: str) -> None:
         super().__init__(console, rounds=False)

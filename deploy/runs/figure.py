@@ -35,10 +35,7 @@ STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
 def draw(trials: Sequence[RunHistory], path: Path) -> None:
-    """Draw the trials and write the figure to a file.
-
-    `trials`: the trials to draw. Trials in which no client has trained yet are left out.
-    """
+    """Draw the trials and write the figure to a file."""
     trials = [trial for trial in trials if trial.trained]
     if not trials:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")

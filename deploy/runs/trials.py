@@ -204,8 +204,6 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
 
     If the `with` block raises an error and the folder is still empty, the folder is removed, and `parent` too
     if it was missing before and is empty.
-
-    `parent`: the folder in which the new folder is made. It is made if it is missing.
     """
     parent = parent.absolute()
     missing = not parent.exists()
@@ -238,10 +236,7 @@ def run_folder(run: str) -> Path:
 
 
 def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
-    """Write the settings of a comparison's trials into its folder (see `PLAN`).
-
-    `engine`: the engine that trains them, for `planned_engine`.
-    """
+    """Write the settings of a comparison's trials into its folder (see `PLAN`)."""
     settings = {
         trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
     }

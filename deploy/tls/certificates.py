@@ -285,3 +285,10 @@ def write_private(path: Path, content: bytes) -> None:
     except BaseException:
         path.unlink()  # an empty file would be taken for a secret or a key
         raise
+
+
+def keep_private(path: Path, content: bytes) -> None:
+    """Write a private file unless it holds something: an empty one is left by a power failure."""
+    if not path.exists() or not path.stat().st_size:
+        path.unlink(missing_ok=True)
+        write_private(path, content)

@@ -106,8 +106,6 @@ def serves(port: int, ca: Path) -> bool:
     """Tell whether a server with a certificate of this authority answers on a port of this machine.
 
     The certificate is checked because another program may have taken the port.
-
-    `port`: the port on 127.0.0.1.
     """
     return unreachable(f"127.0.0.1:{port}", ca, timeout=1.0) is None
 

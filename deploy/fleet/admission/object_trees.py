@@ -42,10 +42,7 @@ _COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:
-    """Tell whether the id of a tree's root is the hash of the message and of the ids of the root's children.
-
-    `tree`: the tree whose root has the message's id.
-    """
+    """Tell whether the id of a tree's root is the hash of a message and of the ids of its children."""
     objects = importlib.import_module(_OBJECTS)
     metadata = type(message.metadata)()
     metadata.CopyFrom(message.metadata)

@@ -69,9 +69,6 @@ class ReplyAdmission:
     are also saved in the database, because nodes may reply after a restart of the SuperLink.
 
     If a reply is refused, the ServerApp receives an error reply with the reason at once.
-
-    `arrived`: returns how many bytes of models a node has sent since this program's start. `delivered`: knows
-    which objects a node has received.
     """
 
     def __init__(
@@ -118,8 +115,6 @@ class ReplyAdmission:
         Flower's answer leaves out the objects that are stored already. So a node could test by their names
         whether others have sent certain objects. Here the answer leaves out only objects that the node has
         received, or has pushed before.
-
-        `response`: Flower's answer, which is changed.
         """
         metadata = request.messages_list[0].metadata
         session = _Session(

@@ -27,8 +27,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.fleet.storage import times
-from deploy.fleet.storage.statements import executor
+from deploy.fleet.storage.statements import executor, stored_time
 
 if TYPE_CHECKING:
     from deploy.fleet.storage.past_rounds import PastRounds
@@ -118,7 +117,7 @@ def incomplete(database: Any, replies: list[str]) -> set[str]:
     if not replies:
         return set()
     execute = executor(database)
-    now = times.stored_time(importlib.import_module(_DATE).now())
+    now = stored_time(importlib.import_module(_DATE).now())
     incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
     if incomplete:
         execute(_BACK, (json.dumps(list(incomplete)),))
@@ -139,8 +138,6 @@ def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
 
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.
-
-    `kept`: the id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
     """
     execute = executor(database)
     node = importlib.import_module(_UTILS).uint64_to_int64(node_id)

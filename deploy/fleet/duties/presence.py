@@ -108,11 +108,7 @@ class Presence:
                 self._state.acknowledge_node_heartbeat(node.node_id, seconds / patience)
 
     def hold(self, answer: Any, node: int, context: Any) -> Later:
-        """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread.
-
-        `answer`: the answer, when the heartbeat has been held for long enough. `node`: the SuperNode. The
-        state has acknowledged the heartbeat for `FOREVER`. `context`: tells when the connection ends.
-        """
+        """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread."""
         heartbeat = _Heartbeat(FOREVER, held_requests.seconds(context, HOLD), sender(context))
         self._note(node, heartbeat)
 
@@ -128,11 +124,7 @@ class Presence:
         return heartbeat.over.then(answered)
 
     def heard(self, node: int, interval: float) -> None:
-        """Note a heartbeat that is not held. As in stock Flower, missing ones show that its node is offline.
-
-        `node`: the SuperNode. The state has acknowledged the heartbeat. `interval`: the seconds between two
-        heartbeats.
-        """
+        """Note a heartbeat that is not held. As in stock Flower, missing ones show that a node is offline."""
         self._note(node, _Heartbeat(interval))
 
     def _note(self, node: int, heartbeat: _Heartbeat) -> None:

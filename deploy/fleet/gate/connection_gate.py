@@ -37,7 +37,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from deploy.fleet.gate import http_answer
-from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
+from deploy.fleet.gate.frame_limit import FRAMES, TOLD, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
 from deploy.fleet.sockets import SILENCE, forwarded, keep_alive
@@ -49,7 +49,6 @@ FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no re
 FROM_STRANGER = 64 * 1024  # the most bytes of a stranger that are forwarded
 REFUSALS = 16  # refused requests after which a connection is closed
 OVER_BUDGET = FRAMES // 8  # frames that a request costs whose node sends too many requests
-TOLD = 60.0  # s between two lines of one kind in the log
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
 BACKLOG = 1024  # connections that the kernel accepts before this process does

@@ -19,10 +19,7 @@ class NotAllowedError(Exception):
 
 
 class SettingsCheck:
-    """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request.
-
-    `confirmed`: whether the peer has confirmed the settings.
-    """
+    """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request."""
 
     def __init__(self) -> None:
         self.confirmed = False

@@ -31,8 +31,7 @@ from flwr.supercore.date import now
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy.exc import IntegrityError
 
-from deploy.fleet.storage import times
-from deploy.fleet.storage.statements import AMONG, executor, listed
+from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -329,7 +328,7 @@ class FewStatements(SqlLinkState):
             return super().store_object(run_id, session_id, object_id, object_content)
         moment = now()
         until = moment + timedelta(seconds=LONGEST_PART)
-        which = times.stored_time(until), session_id, uint64_to_int64(run_id), times.stored_time(moment)
+        which = stored_time(until), session_id, uint64_to_int64(run_id), stored_time(moment)
         try:
             with self.session() as session:
                 execute = executor(session)

@@ -58,8 +58,6 @@ class PastRounds:
         """Delete the messages of past rounds if the message with these metadata is the first of its round.
 
         Call this before the message is stored.
-
-        `metadata`: those of a message to a node, or of a reply, which begins no round.
         """
         if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
             self._begin(state, metadata.run_id, number)

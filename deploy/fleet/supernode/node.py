@@ -92,11 +92,7 @@ class _UnfitError(Exception):
 
 
 class Node:
-    """A SuperNode that is connected.
-
-    `state`: the state that `node_state` returns, with the node's id. `trust`: the file with the bundle that
-    the device trusts (`bundles.fetch`).
-    """
+    """A SuperNode that is connected."""
 
     def __init__(self, connected: Connection, state: Any, node_config: Any, trust: Path | None) -> None:
         self._connection, self._state, self._node_config, self._trust = connected, state, node_config, trust

@@ -45,10 +45,8 @@ def imported() -> dict[str, str]:
 
 def is_mentioned(name: str, path: str) -> bool:
     """Return whether a file contains its last word; SQL and `wire` name tables and messages otherwise."""
-    if name.startswith((PROTOCOL, _TABLES)):
-        return True
-    file = _ROOT / path
-    return file.is_file() and name.replace(":", ".").rpartition(".")[2] in file.read_text()
+    file, word = _ROOT / path, name.replace(":", ".").rpartition(".")[2]
+    return file.is_file() and (name.startswith((PROTOCOL, _TABLES)) or word in file.read_text())
 
 
 def _is_private(name: str) -> bool:
@@ -108,9 +106,9 @@ def files() -> dict[str, str]:
 def write() -> None:
     """Bring the list up to date, with the digests in the installed version."""
     groups: dict[str, list[str]] = {}
-    for name, path in (imported() | files()).items():
-        if is_mentioned(name, path):
-            groups.setdefault(path, []).append(name)
+    kept = {name: path for name, path in files().items() if is_mentioned(name, path)}
+    for name, path in (imported() | kept).items():
+        groups.setdefault(path, []).append(name)
     parts = [
         f"\n# {path}: {_reason(path)}\n" + "".join(f"{name} {digest(find(name))}\n" for name in sorted(names))
         for path, names in sorted(groups.items())

@@ -97,9 +97,6 @@ class Guard:
     """ASGI middleware that withholds the content of a request from the API if the sender is unknown.
 
     The API then refuses the empty request.
-
-    `api`: the API. Its `state` knows the tokens of tasks and, in a SuperLink, the control API's
-    authentication.
     """
 
     def __init__(self, app: Any, api: Any) -> None:

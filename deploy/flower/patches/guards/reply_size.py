@@ -163,11 +163,7 @@ def inflated_size(name: str, found: Mapping[str, Part]) -> Size:
 
 
 def check_size(name: str, contents: Mapping[str, bytes], sent: Size) -> None:
-    """Raise an error if a reply is too large after inflation, or cannot be inflated.
-
-    `contents`: the deflated objects of the reply, by name. `sent`: the size of the ServerApp's largest
-    message.
-    """
+    """Raise an error if a reply is too large after inflation, or cannot be inflated."""
 
     def check(found: int, most: int, what: str = "") -> None:
         if found > most:
