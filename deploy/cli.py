@@ -287,7 +287,7 @@ def _planned(
 ) -> Comparison:
     """Return the new comparison that the options of a command describe, by default with these selectors."""
     given = context.params
-    out = given["out"]
+    out = given["out"]  # click's values: a path is a text
     return planned_comparison(
         given["clients"],
         given["rounds"],
@@ -295,7 +295,7 @@ def _planned(
         given["selectors"] or selectors,
         given["task"],
         _seeds(context, given["seed"], given["seeds"]),
-        out.absolute() if out else stack.enter_context(new_run_folder(Path("runs"))),
+        Path(out).absolute() if out else stack.enter_context(new_run_folder(Path("runs"))),
         settings,
         given["track"],
     )
