@@ -45,11 +45,12 @@ class _ShortConnection(H11Protocol):
 
 
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that is bound to a port, for `serve`; 0 stands for a free port."""
+    """Return a socket that listens on a port, for `serve`; 0 stands for a free port."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
+        found.listen(CONNECTIONS)
     except OSError:
         found.close()
         raise

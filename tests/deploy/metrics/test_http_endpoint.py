@@ -29,8 +29,8 @@ def soon(condition: Callable[[], bool]) -> None:
 
 
 class Server:
-    def __init__(self, collector: Collector, port: int) -> None:
-        self.collector, self.port = collector, port
+    def __init__(self, collector: Collector, port: int, endpoint: Endpoint) -> None:
+        self.collector, self.port, self.endpoint = collector, port, endpoint
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -53,8 +53,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     append(tmp_path / "a", run_line(), round_line(1))
     collector = collector_of(tmp_path)
     (port,) = free_ports(1)
-    with collector, Endpoint(collector, f"127.0.0.1:{port}"):
-        yield Server(collector, port)
+    with collector, Endpoint(collector, f"127.0.0.1:{port}") as endpoint:
+        yield Server(collector, port, endpoint)
 
 
 def test_pages(server: Server) -> None:
@@ -137,6 +137,7 @@ def test_the_oldest_connection_gives_way_to_a_further_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "CONNECTIONS", 3)
+    monkeypatch.setattr(server.endpoint._server.config.http, "longest", 30.0)
     with contextlib.ExitStack() as held:
         idle = [held.enter_context(server.connect()) for _ in range(5)]
         for each in idle[:2]:
