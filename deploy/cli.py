@@ -19,8 +19,10 @@ from deploy.engines.batched import BatchedSimulation, check_batched
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
 from deploy.engines.local_cluster import LocalCluster
+from deploy.engines.simulated_availability import check_availability
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
+from deploy.option_types import argument, optional
 from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import selector_advice
@@ -32,7 +34,6 @@ from deploy.runs.imports import CommandWithImports, import_options
 from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
-from deploy.runs.simulated_availability import check_availability
 from deploy.runs.slow_client_advice import slow_clients
 from deploy.runs.trials import new_run_folder, run_folder
 from deploy.sweeps.command import sweep
@@ -134,27 +135,22 @@ PerRound = Annotated[
 ]
 Selectors = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
         "--selector",
         metavar="NAME[:SETTING=VALUE,...]",
         help="The selector; repeat the option to compare several selectors. (default: see below)",
-        show_default=False,
     ),
 ]
 Task = Annotated[str, typer.Option(help="What to learn: digits, mnist, mnist-mlp (needs torch), ...")]
 Seed = Annotated[int, typer.Option(help="Seed of all random draws.")]
 Seeds = Annotated[
     str | None,
-    typer.Option(
+    optional(
         metavar="1-5",
         help="Repeat everything with each of these seeds (1-5, or 1,3,7), and report means with intervals.",
-        show_default=False,
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the run. (default: runs/ and the current time)", show_default=False),
-]
+Out = Annotated[Path | None, optional(help="Folder of the run. (default: runs/ and the current time)")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -165,28 +161,25 @@ Settings = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
         "--track",
         metavar="NAME",
         help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-        show_default=False,
     ),
 ]
 Resume = Annotated[
     str | None,
-    typer.Option(
+    optional(
         metavar="RUN",
         help="Resume an earlier run: its folder, or last (the newest in runs/). Its settings are kept; only "
         "--rounds may be raised.",
-        show_default=False,
     ),
 ]
 RunFolder = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="RUN",
         help="Folder of a run, of a trial or of a comparison; last: the newest comparison in runs/.",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures and results only.")]
@@ -204,10 +197,7 @@ def up(
     seeds: Seeds = None,
     out: Out = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, help="Port of the SuperLink. (default: a free port)", show_default=False
-        ),
+        int | None, optional(min=1, max=65535, help="Port of the SuperLink. (default: a free port)")
     ] = None,
     settings: Settings = None,
     track: Track = None,
@@ -225,19 +215,7 @@ def up(
     """Train a real federation on this machine, with a process for each client; once with each selector."""
     with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
-            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
-            patient = [PATIENT, *(settings or [])]
-            comparison = planned_comparison(
-                clients,
-                rounds,
-                per_round,
-                selectors or SELECTORS,
-                task,
-                _seeds(context, seed, seeds),
-                folder,
-                patient,
-                track,
-            )
+            comparison = _planned(context, stack, SELECTORS, [PATIENT, *(settings or [])])
         else:
             comparison = resumed(resume, _given(context))
             resumed_engine(comparison.folder, "cluster", is_given=True)
@@ -280,18 +258,7 @@ def simulate(
     """Train the same federation without a network; once with each selector, one after another."""
     with _exit_on_bad_input(), contextlib.ExitStack() as stack:
         if resume is None:
-            folder = out.absolute() if out else stack.enter_context(new_run_folder(Path("runs")))
-            comparison = planned_comparison(
-                clients,
-                rounds,
-                per_round,
-                selectors or [SELECTOR],
-                task,
-                _seeds(context, seed, seeds),
-                folder,
-                settings,
-                track,
-            )
+            comparison = _planned(context, stack, [SELECTOR], settings)
         else:
             given = _given(context)
             comparison = resumed(resume, given)
@@ -310,6 +277,28 @@ def simulate(
         claim(comparison, engine, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(simulation, comparison, at_once=False, quiet=quiet)
+
+
+def _planned(
+    context: typer.Context,
+    stack: contextlib.ExitStack,
+    selectors: list[str],
+    settings: Sequence[str] | None,
+) -> Comparison:
+    """Return the new comparison that the options of a command describe, by default with these selectors."""
+    given = context.params
+    out = given["out"]  # click's values: a path is a text
+    return planned_comparison(
+        given["clients"],
+        given["rounds"],
+        given["per_round"],
+        given["selectors"] or selectors,
+        given["task"],
+        _seeds(context, given["seed"], given["seeds"]),
+        Path(out).absolute() if out else stack.enter_context(new_run_folder(Path("runs"))),
+        settings,
+        given["track"],
+    )
 
 
 def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
@@ -410,9 +399,7 @@ def plot(
 
 @cli.command()
 def selectors(
-    name: Annotated[
-        str | None, typer.Argument(help="A selector: show its settings.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument(help="A selector: show its settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
 ) -> None:
     """List the selectors: what each does and needs, and whether it is unbiased."""
@@ -429,11 +416,10 @@ def advise(
     run: RunFolder,
     selectors: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             "--selector",
             metavar="NAME[:SETTING=VALUE,...]",
             help="A selector to study; may be repeated. (default: the usual ones)",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,

@@ -12,10 +12,7 @@ def parse_json(text: str | bytes) -> Any:
     `strategies.json_text` has the same function. It is not used here, because programs on a device must not
     import `strategies`, which takes much memory.
 
-    Raises
-    ------
-    ValueError
-        If the text is not JSON, or has so many levels of brackets that Python cannot parse it.
+    Raises ValueError if the text is not JSON, or has so many levels of brackets that Python cannot parse it.
     """
     try:
         return json.loads(text)

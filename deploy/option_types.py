@@ -1,11 +1,17 @@
-"""The type of command-line options that take a finite number."""
+"""Options of commands without a default that is shown, and the type of options that take a finite number."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import click
+import typer
+
+# An option and an argument whose help says what happens without them.
+optional: Any = partial(typer.Option, show_default=False)
+argument: Any = partial(typer.Argument, show_default=False)
 
 
 class Finite(click.FloatRange):

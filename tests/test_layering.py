@@ -28,6 +28,22 @@ STRATEGIES = (
     ("strategy",),
     ("presets",),
 )
+# Inside deploy/. `fleet` and `flower` are two halves of one room: the launcher in `flower` starts the service
+# of `fleet`, which uses what `flower` knows of the programs.
+DEPLOY = (
+    ("json_text", "option_types", "processes"),
+    ("tls",),
+    ("flower",),
+    ("device", "engines"),
+    ("runs",),
+    ("page", "sweeps"),
+    ("metrics",),
+    ("hosting",),
+    ("container",),
+    ("cli",),
+    ("command",),
+)
+HALVES = {"fleet": "flower"}
 WITHOUT_FLOWER = ("numerics", "selectors", "advice", "clients", "rounds", "options")
 LARGEST_FOLDER = 13  # files, without __init__.py
 
@@ -70,11 +86,11 @@ def check_rows(rows: tuple[tuple[str, ...], ...], depth: int, inside: str = "") 
     """Check that each name at a depth of the dotted names imports from the rows above its own only."""
     row_of = {name: number for number, row in enumerate(rows) for name in row}
     for name, path in modules().items():
-        parts = name.split(".")
+        parts = [HALVES.get(part, part) for part in name.split(".")]
         if not name.startswith(inside) or len(parts) <= depth:
             continue
         for imported in imports(path):
-            other = imported.split(".")
+            other = [HALVES.get(part, part) for part in imported.split(".")]
             if not imported.startswith(inside) or len(other) <= depth or other[depth] not in row_of:
                 continue
             if other[depth] != parts[depth]:
@@ -85,11 +101,12 @@ def test_rooms_import_one_way() -> None:
     check_rows(ROOMS, 0)
 
 
-def test_strategies_import_downwards_only() -> None:
-    root = ROOT / "strategies"
-    inside = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert {name for row in STRATEGIES for name in row} == inside - {"__init__"}
-    check_rows(STRATEGIES, 1, "strategies.")
+@pytest.mark.parametrize(("room", "rows"), [("strategies", STRATEGIES), ("deploy", DEPLOY)])
+def test_inside_a_room_imports_go_downwards_only(room: str, rows: tuple[tuple[str, ...], ...]) -> None:
+    paths = (ROOT / room).iterdir()
+    inside = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {name for row in rows for name in row} == inside - {"__init__", *HALVES}
+    check_rows(rows, 1, f"{room}.")
 
 
 def test_no_circle_of_files() -> None:

@@ -16,8 +16,6 @@ ROLES = {
     "healthy": "check that the SuperLink is ready",
     "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
 }
-# The roles whose modules are not in this folder.
-ELSEWHERE = {"metrics": "deploy.metrics.container", "page": "deploy.page.container"}
 
 
 def main() -> int:
@@ -28,7 +26,7 @@ def main() -> int:
             print(f"  {name:<10} {what}", file=sys.stderr)
         return 2
     role = sys.argv[1]
-    module = importlib.import_module(ELSEWHERE.get(role, f"deploy.container.{role}"))
+    module = importlib.import_module(f"deploy.container.{role}")
     return int(module.main())
 
 

@@ -6,16 +6,14 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.container import DEVICES, STATE
 from deploy.container.superlink import CONNECTION
 from deploy.flower.flwr_cli import flwr
 from deploy.hosting.server import STRANGER, Server, ServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke NAME | list [--json]}"
 
@@ -51,13 +49,7 @@ class Cluster(Server):
         return shlex.join((*command, *words))
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command on this container's SuperLink, and return the answer.
-
-        Raises
-        ------
-        ServerError
-            If the command fails.
-        """
+        """Run a `flwr` command on this container's SuperLink, and return the answer."""
         answer = flwr(*arguments, CONNECTION, environment=os.environ)
         if not answer["success"]:
             raise ServerError(str(answer["error-message"]).strip())

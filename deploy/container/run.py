@@ -60,11 +60,6 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
 
     The newest comparison is resumed if it is unfinished and the settings have not changed. Otherwise a new
     comparison is planned.
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong.
     """
     for file in sorted(results.glob(f"*/{PLAN}"))[-1:]:
         folder = file.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.container import DATA, DEVICES, client_names
-from deploy.container.client_variables import REPORTED, node_config
+from deploy.container.client import REPORTED, node_config
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.hosting.server import REVOKED
@@ -37,20 +37,10 @@ OTHERS = "COHORT_SET"  # the environment variable for all other settings
 def trials_from_environment(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
     """Return the trials that the environment variables describe: one for each selector.
 
-    Parameters
-    ----------
-    folder : Path
-        Each trial writes into its own subfolder of this folder.
-    environment : Mapping[str, str]
-        The environment variables, by name: `VARIABLES`, `OTHERS` and those of `client_variables`.
-        COHORT_SELECTOR contains one or more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains
-        SETTING=VALUE for other settings of the run config in pyproject.toml, separated by blanks. (default:
-        the environment of this process)
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong. The message names the variable, its value and the allowed values.
+    `folder`: each trial writes into its own subfolder of this folder. `environment`: the environment
+    variables, by name: `VARIABLES`, `OTHERS` and those of `client`. COHORT_SELECTOR contains one or
+    more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains SETTING=VALUE for other settings of
+    the run config in pyproject.toml, separated by blanks. (default: the environment of this process)
     """
     settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}

@@ -22,7 +22,6 @@ from deploy.container import (
     RESULTS,
     SERVER,
     client_names,
-    key_service,
     leases,
 )
 from deploy.container.settings import trials_from_environment
@@ -60,31 +59,18 @@ def main() -> int:
     say(f"{counted(count, 'client')}, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    key_service.serve(LEASES, KEYS / "private", client_names(count))
+    leases.serve(LEASES, KEYS / "private", client_names(count))
     return 0  # not reached
 
 
 def prepare(public: Path, server: Path, keys: Path, names: list[str], num_clients: int) -> None:
     """Make missing certificates and client keys, and copy their public parts.
 
-    Parameters
-    ----------
-    public : Path
-        The folder that receives the authority's certificate and the clients' public keys.
-    server : Path
-        The folder that receives the SuperLink's certificate, its private key and the authority's key.
-    keys : Path
-        The folder that receives the clients' private keys.
-    names : list[str]
-        The SuperLink's host names and addresses. If the SuperLink's certificate lacks one of these names or
-        expires soon, the same authority signs a new certificate, so clients and devices need no change.
-    num_clients : int
-        The number of clients in the cluster.
-
-    Raises
-    ------
-    PermissionError
-        If one of the folders belongs to another user.
+    `public`: the folder that receives the authority's certificate and the clients' public keys. `server`: the
+    folder that receives the SuperLink's certificate, its private key and the authority's key. `keys`: the
+    folder that receives the clients' private keys. `names`: the SuperLink's host names and addresses. If the
+    SuperLink's certificate lacks one of these names or expires soon, the same authority signs a new
+    certificate, so clients and devices need no change.
     """
     certificate = server / "server.pem"  # the file that is written last
     if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):
@@ -104,8 +90,7 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
 def write_secret(path: Path, secret: bytes) -> None:
     """Write a secret that the SuperLink shares with another container. Keep the file if it exists."""
     certificates.private_folder(path.parent)
-    if not path.exists():
-        certificates.write_private(path, secret)
+    certificates.keep_private(path, secret)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -12,19 +12,16 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from deploy.container import READY
 from deploy.fleet.admission.refusal_log import printable
 from deploy.processes.groups import processes_with
 from deploy.processes.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
 
 MARK = "COHORT_CONTAINER"  # the environment variable that marks the program and its children
 AT_ONCE = 1.0  # seconds before a program that was ready is started again
@@ -56,19 +53,12 @@ def shown(line: bytes) -> bytes:
 class ContainerSupervisor(Supervisor):
     """Runs a program until the container is stopped (SIGTERM, SIGINT).
 
-    Parameters
-    ----------
-    command : Callable[[], Sequence[str]]
-        Returns the program's name and arguments. Called before each start.
-    ready_line : str
-        The program is ready once it has printed a line that contains this text.
-    environment : Mapping[str, str] | None
-        Variables for the program, in addition to those of this process. (default: no variables)
-    on_ready : Callable[[], None]
-        Called in another thread when the program is ready, before the container counts as healthy. If this
-        function raises an exception, the program is started again. (default: do nothing)
-    hidden : Callable[[bytes], bool]
-        Returns True for the program's lines that are not to be printed. (default: all lines are printed)
+    `command`: returns the program's name and arguments. Called before each start. `ready_line`: the program
+    is ready once it has printed a line that contains this text. `environment`: variables for the program, in
+    addition to those of this process. `on_ready`: called in another thread when the program is ready, before
+    the container counts as healthy. If this function raises an exception, the program is started again.
+    `hidden`: returns True for the program's lines that are not to be printed. (default: all lines are
+    printed)
     """
 
     grace = 4.0  # s from SIGTERM to SIGKILL; Docker kills the container after 10 s

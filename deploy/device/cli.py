@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,6 +17,7 @@ from deploy.device.invitation import check_bundle, check_server
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.systemd_unit import install, unit
 from deploy.json_text import parse_json
+from deploy.option_types import optional
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.clients.printable import printable
 
@@ -24,12 +25,11 @@ client = typer.Typer(no_args_is_help=True, help="Take part in a federation with 
 
 StateDir = Annotated[
     Path | None,
-    typer.Option(
+    optional(
         "--state-dir",
         "--dir",
         help="Folder of this device's key and settings. (default: /var/lib/cohort-client for root, "
         "else ~/.local/state/cohort-client)",
-        show_default=False,
     ),
 ]
 
@@ -41,138 +41,91 @@ def _client() -> None:
 
 @client.command()
 def join(
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address of the server.", show_default=False)
-    ] = None,
+    context: typer.Context,
+    server: Annotated[str | None, optional(metavar="HOST:PORT", help="Address of the server.")] = None,
     ca: Annotated[
-        Path | None,
-        typer.Option(
-            help="The server's ca.crt, which verifies the server's certificate.", show_default=False
-        ),
+        Path | None, optional(help="The server's ca.crt, which verifies the server's certificate.")
     ] = None,
     invitation: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="A file from `cohort server invite`, instead of --server, --ca and --name. It works once. "
-            "The server must be reachable.",
-            show_default=False,
+            "The server must be reachable."
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of this client. (default: the host name)", show_default=False)
-    ] = None,
+    name: Annotated[str | None, optional(help="Name of this client. (default: the host name)")] = None,
     state_dir: StateDir = None,
     new_key: Annotated[
         bool, typer.Option("--new-key", help="Make a new key, which the operator must register.")
     ] = False,
     data: Annotated[
-        Path | None,
-        typer.Option(help="An .npz file with this device's own inputs and labels.", show_default=False),
+        Path | None, optional(help="An .npz file with this device's own inputs and labels.")
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Instead of --data: part I (0 to N-1) of N parts of the task's own data.",
-            show_default=False,
+        optional(
+            metavar="I/N", help="Instead of --data: part I (0 to N-1) of N parts of the task's own data."
         ),
     ] = None,
     group: Annotated[
-        str | None,
-        typer.Option(
-            help="This client's group, a name or a number; the server learns it.", show_default=False
-        ),
+        str | None, optional(help="This client's group, a name or a number; the server learns it.")
     ] = None,
     private_group: Annotated[
-        str | None,
-        typer.Option(
-            help="This client's group for flics-private; the server does not learn it.", show_default=False
-        ),
+        str | None, optional(help="This client's group for flics-private; the server does not learn it.")
     ] = None,
     group_epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="Largest ε with which this client reports its --private-group. (default: any)",
-            show_default=False,
-        ),
+        optional(help="Largest ε with which this client reports its --private-group. (default: any)"),
     ] = None,
     noise_epsilon: Annotated[
         float | None,
-        typer.Option(
+        optional(
             help="Report losses and norms with Gaussian noise of this ε each; needs the bounds. "
-            "(default: no noise)",
-            show_default=False,
+            "(default: no noise)"
         ),
     ] = None,
     loss_bound: Annotated[
         float | None,
-        typer.Option(
-            help="Clip reported losses to this number; with noise and without a bound, none is reported.",
-            show_default=False,
+        optional(
+            help="Clip reported losses to this number; with noise and without a bound, none is reported."
         ),
     ] = None,
     norm_bound: Annotated[
         float | None,
-        typer.Option(
-            help="Clip reported norms to this number; with noise and without a bound, none is reported.",
-            show_default=False,
+        optional(
+            help="Clip reported norms to this number; with noise and without a bound, none is reported."
         ),
     ] = None,
     cost: Annotated[
-        float | None,
-        typer.Option(help="Cost of this client in a round, for FLICS' budgets.", show_default=False),
+        float | None, optional(help="Cost of this client in a round, for FLICS' budgets.")
     ] = None,
     energy: Annotated[
-        float | None,
-        typer.Option(help="Energy of this client in a round, for FLICS' budgets.", show_default=False),
+        float | None, optional(help="Energy of this client in a round, for FLICS' budgets.")
     ] = None,
     properties: Annotated[
-        str | None,
-        typer.Option(
-            help='Properties by which runs can choose clients: "region=eu,tags=day|night".',
-            show_default=False,
-        ),
+        str | None, optional(help='Properties by which runs can choose clients: "region=eu,tags=day|night".')
     ] = None,
     nice: Annotated[
-        int | None,
-        typer.Option(
-            help="Scheduling niceness of this client's processes, 0 to 19. (default: 10)", show_default=False
-        ),
+        int | None, optional(help="Scheduling niceness of this client's processes, 0 to 19. (default: 10)")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads for computing. (default: 1)", show_default=False)
-    ] = None,
+    threads: Annotated[int | None, optional(help="Threads for computing. (default: 1)")] = None,
     memory_limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="MB",
-            help="Memory for all processes of this client together. (default: no limit)",
-            show_default=False,
-        ),
+        optional(metavar="MB", help="Memory for all processes of this client together. (default: no limit)"),
     ] = None,
     min_battery: Annotated[
         float | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Do not train below this charge, unless charging. (default: 30)",
-            show_default=False,
-        ),
+        optional(metavar="PERCENT", help="Do not train below this charge, unless charging. (default: 30)"),
     ] = None,
     max_temperature: Annotated[
         float | None,
-        typer.Option(
-            metavar="CELSIUS",
-            help="Do not train while the processor is hotter than this. (default: 80)",
-            show_default=False,
+        optional(
+            metavar="CELSIUS", help="Do not train while the processor is hotter than this. (default: 80)"
         ),
     ] = None,
     allow_metered: Annotated[
         bool | None,
-        typer.Option(
-            "--allow-metered/--no-metered",
-            help="Train on metered networks too. (default: no)",
-            show_default=False,
-        ),
+        optional("--allow-metered/--no-metered", help="Train on metered networks too. (default: no)"),
     ] = None,
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Write a systemd unit for this client, and exit.")
@@ -180,25 +133,14 @@ def join(
 ) -> None:
     """Join a federation and take part until Ctrl-C. Options are saved: later, `join` alone is enough."""
     device = Device((state_dir or default_folder()).absolute())
-    options: dict[str, Any] = {
-        "group": group,
-        "private_group": private_group,
-        "group_epsilon": group_epsilon,
-        "noise_epsilon": noise_epsilon,
-        "loss_bound": loss_bound,
-        "norm_bound": norm_bound,
-        "cost": cost,
-        "energy": energy,
-        "properties": properties,
-        "nice": nice,
-        "threads": threads,
-        "memory_limit": memory_limit,
-        "min_battery": min_battery,
-        "max_temperature": max_temperature,
-        "allow_metered": allow_metered,
-        "data": None if data is None else str(data.absolute()),
-        "partition": partition,
+    settable = {each.name for each in fields(Settings)} - {"name", "server"}
+    changes: dict[str, Any] = {
+        key: value for key, value in context.params.items() if key in settable and value is not None
     }
+    if data is not None:
+        changes |= {"partition": "", **changes, "data": str(data.absolute())}
+    if partition is not None:
+        changes.setdefault("data", "")
     try:
         device.check_owner()
         if invitation is not None and (server, ca, name, new_key) != (None, None, None, False):
@@ -207,11 +149,6 @@ def join(
             )
         if (server is None) != (ca is None):
             raise ValueError("server, ca: must be given together (or use --invitation, which contains both)")
-        changes = {key: value for key, value in options.items() if value is not None}
-        if data is not None:
-            changes.setdefault("partition", "")
-        if partition is not None:
-            changes.setdefault("data", "")
         # Check the options before anything is written: a wrong option must not use up an invitation.
         before = device.settings() if device.has_joined else Settings("device", "server:1")
         replace(before, **changes).check_data()

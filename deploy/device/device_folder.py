@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -63,42 +62,27 @@ class Settings:
     allow_metered: bool = False
     """Whether the device trains while it is on a metered network."""
     partition: str = ""
-    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data.
-
-    It must be "" if `data` is set.
-    """
+    """"i/N" with i in 0..N-1: trains on part i of N of the task's own data. Must be "" if `data` is set."""
     data: str = ""
     """The path of an .npz file with the device's own samples (see `client.data_file`); "" for no file."""
     group: str = ""
     """The client's group, which the client reports to the server; "" for no group."""
     private_group: str = ""
-    """The client's group for selectors with private groups; "" for no group.
-
-    The client reports this group by randomised response only (see `client.privacy`).
-    """
+    """The group for selectors with private groups, reported by randomised response only; "" for none."""
     group_epsilon: float | None = None
     """The largest ε > 0 with which the client reports its private group; None: any ε."""
     noise_epsilon: float | None = None
     """ε > 0 of the noise on each reported loss and norm (see `client.privacy`); None: no noise."""
     loss_bound: float | None = None
-    """A bound > 0, to which a reported loss is clipped; None: no clipping.
-
-    With `noise_epsilon` and without this bound, no loss is reported.
-    """
+    """> 0, to which a reported loss is clipped; None: no clipping, and with `noise_epsilon` no report."""
     norm_bound: float | None = None
-    """A bound > 0, to which a reported norm is clipped; None: no clipping.
-
-    With `noise_epsilon` and without this bound, no norm is reported.
-    """
+    """> 0, to which a reported norm is clipped; None: no clipping, and with `noise_epsilon` no report."""
     cost: float | None = None
     """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
     energy: float | None = None
     """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
     properties: str = ""
-    """Properties that the client reports, for example "region=eu,tags=day|night".
-
-    A run's setting `eligible` can require properties.
-    """
+    """Properties that the client reports, which a run can require: "region=eu,tags=day|night"."""
     bundle: str = ""
     """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
 
@@ -181,13 +165,7 @@ class Device:
         return self.folder / CA
 
     def settings(self) -> Settings:
-        """Return the saved settings.
-
-        Raises
-        ------
-        ValueError
-            If the device has not joined, or if the file of the settings is damaged.
-        """
+        """Return the saved settings."""
         path = self.folder / SETTINGS
         try:
             saved = parse_json(path.read_text())
@@ -213,12 +191,6 @@ class Device:
         """Join with an invitation, delete the invitation's file, and return the settings.
 
         The device makes a key, and the server registers the key in exchange for the invitation's token.
-
-        Raises
-        ------
-        ValueError
-            If the invitation is invalid, if this device has joined as another client, or if the server cannot
-            be reached or refuses the key.
         """
         offer = Invitation.read(invitation)
         if self.has_joined and self.settings().name != offer.name:
@@ -252,20 +224,6 @@ class Device:
         """Prepare to join without an invitation, and return the settings.
 
         If the device has no key, a key is made. The operator must register this key.
-
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        server : str
-            The address of the Fleet API, "host:port".
-        ca : Path
-            The file with the authority's certificate.
-
-        Raises
-        ------
-        ValueError
-            If the name, the address or the certificate is invalid.
         """
         settings = self._joining(name, server)
         try:
@@ -285,11 +243,6 @@ class Device:
         """Let this device run only the app whose bundle has this hash, or any app if the hash is "".
 
         If the SuperNode is running, this takes effect at the next run.
-
-        Raises
-        ------
-        ValueError
-            If the device has not joined, or if the hash is invalid.
         """
         self._save(replace(self.settings(), bundle=bundle))
 
@@ -360,9 +313,8 @@ class Device:
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Return the environment for the supervisor and its programs."""
-        programs = [Path(sys.executable).parent]  # Flower finds its programs by the PATH
         return {
-            **flower_environment(programs, self.folder / "flwr", self.folder / "tmp"),
+            **flower_environment(self.folder / "flwr", self.folder / "tmp"),
             **dict.fromkeys(THREAD_VARIABLES, str(settings.threads)),
             "MALLOC_ARENA_MAX": "2",  # otherwise glibc gives each thread a heap of its own
         }
@@ -374,15 +326,7 @@ class Device:
 
 
 def check_group(name: str, group: str) -> None:
-    """Raise ValueError if a group's name cannot be reported (see `strategies.clients.reports.Report`).
-
-    Parameters
-    ----------
-    name : str
-        The name of the setting, for the message.
-    group : str
-        The name of the group; "" for no group.
-    """
+    """Raise ValueError if a group's name cannot be reported (see `strategies.clients.reports.Report`)."""
     if group and not (len(group) <= LONGEST_NAME and group.isprintable() and group == group.strip()):
         raise ValueError(
             f"{name.replace('_', '-')} = {group!r}: must be up to {LONGEST_NAME} printable characters, "

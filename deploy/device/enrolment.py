@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 
@@ -10,31 +10,11 @@ from deploy.fleet import wire
 from deploy.flower.commands import INVITATION_HEADER
 from deploy.tls.probe import unreachable
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 TIMEOUT = 60.0  # s for the server to answer
 
 
 def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
-    """Ask the server to register a public key, in exchange for the token of an invitation.
-
-    Parameters
-    ----------
-    server : str
-        The address of the Fleet API, "host:port".
-    authority : Path
-        The file with the certificate of the authority that must have signed the server's certificate.
-    token : str
-        The token of the invitation. It is sent only to a server with such a certificate.
-    public_key : str
-        The public key of this device, one line of text.
-
-    Raises
-    ------
-    ValueError
-        If the server cannot be reached, or if it refuses the key. The message gives the reason.
-    """
+    """Ask the server to register a public key, in exchange for the token of an invitation."""
     if problem := unreachable(server, authority):
         raise ValueError(f"server = {server}: {problem}; the invitation has not been used")
     with grpc.secure_channel(server, grpc.ssl_channel_credentials(authority.read_bytes())) as channel:

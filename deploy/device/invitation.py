@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from deploy.json_text import parse_json
 from deploy.tls import certificates
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUFFIX = ".invitation"  # the end of the file's name
 VERSION = 2  # the version of the file's format
@@ -36,26 +33,14 @@ class Invitation:
     """The SHA-256, in hexadecimal, of the bundle of the only app that the device will run; "" for any app."""
 
     def write(self, path: Path) -> None:
-        """Write the invitation into a new file with mode 0600.
-
-        Raises
-        ------
-        FileExistsError
-            If the file exists already.
-        """
+        """Write the invitation into a new file with mode 0600."""
         certificates.write_private(
             path, json.dumps({"cohort-invitation": VERSION, **asdict(self)}, indent=1).encode()
         )
 
     @classmethod
     def read(cls, path: Path) -> Invitation:
-        """Read an invitation that `write` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file is missing, or if it is not an invitation of this version.
-        """
+        """Read an invitation that `write` wrote."""
         try:
             content = parse_json(path.read_text())
             version = content.pop("cohort-invitation")
@@ -79,13 +64,7 @@ class Invitation:
 
 
 def check_name(name: str) -> str:
-    """Check the name of a client, and return the name unchanged.
-
-    Raises
-    ------
-    ValueError
-        If the name is not valid. The message says which names are valid.
-    """
+    """Check the name of a client, and return the name unchanged."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"name = {name!r}: must be 1 to 64 letters, digits, dots, hyphens or underscores, "
@@ -95,13 +74,7 @@ def check_name(name: str) -> str:
 
 
 def check_bundle(bundle: str) -> str:
-    """Check the hash of a bundle, and return the hash unchanged.
-
-    Raises
-    ------
-    ValueError
-        If the hash is not 64 hexadecimal digits in lower case.
-    """
+    """Check the hash of a bundle, and return the hash unchanged."""
     if not re.fullmatch(r"[0-9a-f]{64}", bundle):
         raise ValueError(
             f"bundle = {bundle!r}: must be a hash of 64 hexadecimal digits, as `cohort server bundle` "
@@ -111,13 +84,7 @@ def check_bundle(bundle: str) -> str:
 
 
 def check_server(server: str) -> str:
-    """Check the address of a server, and return the address unchanged.
-
-    Raises
-    ------
-    ValueError
-        If the address is not of the form host:port or [address]:port, with a port in 1..65535.
-    """
+    """Check the address of a server, and return the address unchanged."""
     host, _, port = server.rpartition(":")
     plain = re.fullmatch(r"[^\s:\[\]/]+|\[[\w:.%]+\]", host)
     if not plain or not port.isdecimal() or not 1 <= int(port) <= 65535:

@@ -17,10 +17,7 @@ LOOK = 2.0  # s between two checks
 class MemoryLimit:
     """The memory limit for all processes of a process group together.
 
-    Parameters
-    ----------
-    limit : float or None
-        The most memory that the group's processes may take together, MB; None: no limit.
+    `limit`: the most memory that the group's processes may take together, MB; None: no limit.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -30,10 +27,7 @@ class MemoryLimit:
     def check(self, group: int) -> str:
         """Kill the group's largest process if the group takes too much memory. Check at most every `LOOK` s.
 
-        Returns
-        -------
-        str
-            A line for the log about the killed process; "" if no process was killed.
+        Returns a line for the log about the killed process; "" if no process was killed.
         """
         if self.limit is None or time.monotonic() - self._checked <= LOOK:
             return ""

@@ -15,23 +15,19 @@ import random
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from deploy.device import log_file
 from deploy.device.default_folder import default_folder
 from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
 from deploy.json_text import parse_json
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, source_address, unreachable
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping, Sequence
 
 # The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
@@ -41,19 +37,24 @@ FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before a restart of the SuperNod
 SETTLED = 60.0  # s online, after which the next pause is FIRST_RESTART again
 NETWORK_LOOK = 30.0  # s between two checks of the network
 PROBE_TIMEOUT = 3.0  # s for a server to show its certificate; the supervisor does nothing else meanwhile
+LOG = "supernode.log"  # the log of the SuperNode
+LOG_BYTES = 1_000_000  # a longer log is renamed to LOG.1, which replaces an older LOG.1
 ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
 
 
-class DeviceSupervisor(Supervisor):
-    """Keeps one device's SuperNode running.
+def append(folder: Path, line: str) -> None:
+    """Append a line to the log in a device's folder. If the disk is full, the line is missing."""
+    with contextlib.suppress(OSError):
+        path = folder / LOG
+        with path.open("a") as log:
+            log.write(f"{line}\n")
+            full = log.tell() > LOG_BYTES
+        if full:
+            path.replace(path.with_name(f"{LOG}.1"))
 
-    Parameters
-    ----------
-    folder : Path
-        The device's folder, as `cohort client join` wrote it (see `deploy.device.device_folder`).
-    command : list[str] | None
-        The command to run. (default: the SuperNode)
-    """
+
+class DeviceSupervisor(Supervisor):
+    """Keeps one device's SuperNode running."""
 
     grace = 8.0  # s from SIGTERM to SIGKILL, enough for the SuperNode to sign off
 
@@ -138,7 +139,7 @@ class DeviceSupervisor(Supervisor):
 
     def ended(self, code: int | None) -> float:
         if code is not None:
-            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / log_file.LOG}"
+            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / LOG}"
             self._say("waiting", f"{reason}; trying again until it works")
         if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
             self._next_pause = FIRST_RESTART
@@ -156,7 +157,7 @@ class DeviceSupervisor(Supervisor):
 
         If the disk is full, the line is missing from the log, and the SuperNode goes on.
         """
-        log_file.append(self.folder, line)
+        append(self.folder, line)
         if found := re.search(r"SuperNode ID: (\d+)", line):
             with contextlib.suppress(OSError):
                 (self.folder / ADMITTED).touch()
@@ -203,15 +204,7 @@ class DeviceSupervisor(Supervisor):
         self._say("waiting", f"{self.server}: {reason}; trying again until it works")
 
     def _say(self, state: str, text: str) -> None:
-        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.
-
-        Parameters
-        ----------
-        state : str
-            "online", "waiting" (not connected) or "off" (the supervisor has ended).
-        text : str
-            The state in words.
-        """
+        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored."""
         if text == self._printed == self._saved:
             return
         now = datetime.now().astimezone()

@@ -38,19 +38,8 @@ CapabilityBoundingSet=
 def unit(settings: Settings, folder: Path, *, system: bool) -> str:
     """Return the text of the unit.
 
-    Parameters
-    ----------
-    settings : Settings
-        The settings of the client. Niceness, threads and memory limit become limits of the unit.
-    folder : Path
-        The device's folder. For a system unit, the folder must be directly in /var/lib.
-    system : bool
-        Whether to write a system unit (started at boot) or a user unit.
-
-    Raises
-    ------
-    ValueError
-        If the folder of a system unit is not directly in /var/lib.
+    `folder`: the device's folder. For a system unit, the folder must be directly in /var/lib. `system`:
+    whether to write a system unit (started at boot) or a user unit.
     """
     if system and folder.parent != Path("/var/lib"):
         raise ValueError(f"state-dir = {folder}: must be a folder directly in /var/lib for a system unit")
@@ -91,22 +80,7 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
 def install(text: str, *, system: bool) -> tuple[Path, str]:
     """Write the unit into the folder where systemd looks for units, and verify the unit.
 
-    Parameters
-    ----------
-    text : str
-        The text of the unit (see `unit`).
-    system : bool
-        Whether the unit is a system unit, not a user unit.
-
-    Returns
-    -------
-    tuple[Path, str]
-        The file of the unit, and the messages of `verify`.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Returns the file of the unit, and the messages of `verify`.
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME

@@ -18,11 +18,11 @@ from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
 from deploy.engines.engine import ProcessEngine, ProcessRun
+from deploy.engines.simulated_availability import availability_of, response_times_of
 from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
-from deploy.runs.simulated_availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
 from strategies.clients.printable import counted
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from deploy.engines.engine import Planned
     from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
 
 REPORTERS = "reporters/"  # the prefix of the reporters' arrays in a checkpoint
 SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s
@@ -40,20 +40,9 @@ SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s
 class BatchedSimulation(ProcessEngine):
     """Executes each run in a process of its own, which trains the selected clients of a round as one batch.
 
-    Parameters
-    ----------
-    folder : Path
-        The engine's folder. `folder/logs` holds the output of the processes.
-    num_clients : int
-        The number of clients, at least 1.
-    workers : int (default: 1)
-        The number of processes that train the clients of a round, at least 1. Each process uses one thread,
-        unless the environment variables of OpenMP, OpenBLAS or MKL set another number.
-
-    Raises
-    ------
-    ValueError
-        If `workers` is below 1.
+    `folder`: the engine's folder. `folder/logs` holds the output of the processes. `workers`: the number of
+    processes that train the clients of a round, at least 1. Each process uses one thread, unless the
+    environment variables of OpenMP, OpenBLAS or MKL set another number.
     """
 
     def __init__(self, folder: Path, num_clients: int, workers: int = 1) -> None:
@@ -82,17 +71,8 @@ class BatchedSimulation(ProcessEngine):
 _OTHERS = "use `cohort up` or `cohort simulate --engine ray`"
 
 
-def check_batched(trials: Sequence[Trial]) -> None:
-    """Refuse trials that the batched simulator cannot run.
-
-    Raises
-    ------
-    ValueError
-        If a trial has a selector whose clients keep models of their own or decide themselves whether they
-        train; over-selection or buffered rounds without response times; eligibility conditions on tags, or on
-        properties other than the group; or half precision on the wire. The message names the setting, its
-        value and what is allowed.
-    """
+def check_batched(trials: Sequence[Planned]) -> None:
+    """Refuse trials that the batched simulator cannot run."""
     from strategies.selectors import selector_type
 
     for trial in trials:
@@ -134,22 +114,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
 def run(config: Mapping[str, Any], workers: int = 1) -> None:
     """Execute the run that a run config describes, or resume it from its newest checkpoint.
 
-    Parameters
-    ----------
-    config : mapping
-        The settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is set
-        and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
-        otherwise simulated clients reply immediately.
-    workers : int (default: 1)
-        The number of processes that train, including this one; at least 1. More processes change the results
-        at most by rounding.
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong, or if the batched simulator does not support it.
-    UnchangedModelError
-        If no round has changed the model.
+    `config`: the settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is
+    set and there is a checkpoint. Deadlines have an effect only with ``response-times`` or ``device-speeds``:
+    otherwise simulated clients reply immediately. `workers`: the number of processes that train, including
+    this one; at least 1. More processes change the results at most by rounding.
     """
     import numpy as np
     from flwr.common import log
@@ -169,16 +137,6 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
-    if settings.over_selection != 1 and not (settings.response_times or settings.device_speeds):
-        raise ValueError(
-            f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
-            "clients answer at once, unless response-times or device-speeds is set"
-        )
-    if settings.mode == "buffered" and not (settings.response_times or settings.device_speeds):
-        raise ValueError(
-            "mode = 'buffered': must be 'rounds' in a batched simulation, where all clients answer at once, "
-            "unless response-times or device-speeds is set"
-        )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
         stack.enter_context(errors_in_names_of_the_run())

@@ -23,6 +23,13 @@ class EngineError(RuntimeError):
     """An engine did not start, died, or refused a run. The message may contain the end of a log."""
 
 
+class Planned(Protocol):
+    """A run that is to be submitted."""
+
+    run_config: dict[str, ConfigValue]
+    """The settings that differ from the app's defaults."""
+
+
 class Run(Protocol):
     """A submitted run of the app."""
 
@@ -54,38 +61,21 @@ class Engine(Protocol):
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> Run:
         """Submit a run.
 
-        Parameters
-        ----------
-        run_config : Mapping[str, ConfigValue]
-            The settings that differ from the defaults in the app's pyproject.toml.
-        name : str
-            A name for the run, for its log and for messages.
-
-        Raises
-        ------
-        EngineError
-            If the engine refuses the run.
+        Raises EngineError if the engine refuses the run.
         """
 
     def check(self) -> list[str]:
         """Return the names of the clients that died since the last call.
 
-        Raises
-        ------
-        EngineError
-            If the engine itself died, so that no run can go on.
+        Raises EngineError if the engine itself died, so that no run can go on.
         """
 
 
 class ProcessEngine(ABC):
     """An engine whose processes run on this machine. All of them end with the `with` block.
 
-    Parameters
-    ----------
-    folder : Path
-        The engine writes into this folder. `folder/logs` holds the output of its processes, and is kept.
-    num_clients : int
-        The number of clients, at least 1.
+    `folder`: the engine writes into this folder. `folder/logs` holds the output of its processes, and is
+    kept.
     """
 
     def __init__(self, folder: Path, num_clients: int) -> None:
@@ -122,12 +112,8 @@ class ProcessEngine(ABC):
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run.
 
-        Parameters
-        ----------
-        run_config : Mapping[str, ConfigValue]
-            The settings that differ from the defaults in the app's pyproject.toml.
-        name : str
-            A name that no other run of this engine has. The run's log is `logs/<name>.log`.
+        `run_config`: the settings that differ from the defaults in the app's pyproject.toml. `name`: a name
+        that no other run of this engine has. The run's log is `logs/<name>.log`.
         """
 
     def abort(self, run: ProcessRun) -> None:  # noqa: B027 - only a cluster outlives its runs
@@ -136,10 +122,7 @@ class ProcessEngine(ABC):
     def check(self) -> list[str]:
         """Return the names of the clients that died since the last call.
 
-        Raises
-        ------
-        EngineError
-            If the engine itself died.
+        Raises EngineError if the engine itself died.
         """
         return []
 
@@ -185,12 +168,8 @@ class ProcessRun:
     def wait(self, timeout: float) -> None:
         """Wait until the run is over, at most `timeout` seconds.
 
-        Raises
-        ------
-        TimeoutError
-            If the run is not over in time.
-        EngineError
-            If the engine dies, or if the process fails, for example because Flower refuses the run.
+        Raises TimeoutError if the run is not over in time. Raises EngineError if the engine dies, or if the
+        process fails, for example because Flower refuses the run.
         """
 
         def over() -> bool:

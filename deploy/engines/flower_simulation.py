@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,20 +35,10 @@ class RaySimulation(ProcessEngine):
     of the `with` block all processes are ended, including Ray's processes and the SuperLink that `flwr run`
     leaves behind.
 
-    Parameters
-    ----------
-    folder : Path
-        The engine's folder. At the end of the block, `folder/logs` is kept and `folder/state` is removed.
-    num_clients : int
-        The number N of virtual SuperNodes, at least 1. Client i has the node config
-        `partition-id=i num-partitions=N`.
-    app : Path | None
-        The folder of the Flower app that `submit` runs. (default: this project's app)
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If Ray is missing.
+    `folder`: the engine's folder. At the end of the block, `folder/logs` is kept and `folder/state` is
+    removed. `num_clients`: the number N of virtual SuperNodes, at least 1. Client i has the node config
+    `partition-id=i num-partitions=N`. `app`: the folder of the Flower app that `submit` runs. (default: this
+    project's app)
     """
 
     def __init__(self, folder: Path, num_clients: int, *, app: Path | None = None) -> None:
@@ -80,7 +69,7 @@ class RaySimulation(ProcessEngine):
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
         self._ray = Path(tempfile.mkdtemp(prefix="ray-", dir=short))
         self._environment = {
-            **flower_environment([Path(sys.executable).parent], self._state / "flwr", self._state / "tmp"),
+            **flower_environment(self._state / "flwr", self._state / "tmp"),
             **self._marked.mark,
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0]),

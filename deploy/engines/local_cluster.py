@@ -9,7 +9,6 @@ import contextlib
 import re
 import secrets
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -60,30 +59,14 @@ class LocalCluster(ProcessEngine):
     (keys, database, Flower's homes) is removed, and all processes are ended. On Linux the processes are ended
     even if this process is killed with SIGKILL.
 
-    Parameters
-    ----------
-    folder : Path
-        The cluster's folder, made if it is missing. Two clusters cannot share a folder.
-    num_clients : int
-        The number of SuperNodes, at least 1.
-    app : Path | None
-        The folder of the Flower app that `submit` runs; it contains pyproject.toml. (default: this project's
-        app)
-    port : int | None
-        The port of the SuperLink's control API, which `flwr` uses. (default: a free port)
-    programs : Programs
-        How Flower's programs run. "forked" (the default): with the patches, and all forked from one process.
-        This takes the least time and memory. "patched": with the patches, but each program is started on its
-        own, as on separate machines. "stock": without patches and guards. Then every user of this machine can
-        submit a run to the SuperLink, and the run executes as the user who started the cluster.
-
-    Raises
-    ------
-    ValueError
-        If the port is taken, or if `num_clients` is below 1.
-    EngineError
-        When the `with` block is entered: if `folder/state` exists, or if a process dies or does not come up
-        in time.
+    `folder`: the cluster's folder, made if it is missing. Two clusters cannot share a folder. `num_clients`:
+    the number of SuperNodes, at least 1. `app`: the folder of the Flower app that `submit` runs; it contains
+    pyproject.toml. (default: this project's app) `port`: the port of the SuperLink's control API, which
+    `flwr` uses. (default: a free port) `programs`: how Flower's programs run. "forked" (the default): with
+    the patches, and all forked from one process. This takes the least time and memory. "patched": with the
+    patches, but each program is started on its own, as on separate machines. "stock": without patches and
+    guards. Then every user of this machine can submit a run to the SuperLink, and the run executes as the
+    user who started the cluster.
 
     Examples
     --------
@@ -181,15 +164,7 @@ class LocalCluster(ProcessEngine):
     def check(self) -> list[str]:
         """Check the processes: start dead clients again after a pause, and kill hung clients.
 
-        Returns
-        -------
-        list[str]
-            The names of the clients that died since the last call.
-
-        Raises
-        ------
-        EngineError
-            If the SuperLink died, so that no run can go on.
+        Returns the names of the clients that died since the last call.
         """
         self._require_superlink()
         now, died = time.monotonic(), []
@@ -320,10 +295,7 @@ class LocalCluster(ProcessEngine):
         self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
     def _environment(self, home: str = "flwr") -> dict[str, str]:
-        # Flower's programs find each other by the PATH, which lacks this folder if the virtual environment is
-        # not active.
-        programs = [Path(sys.executable).parent]
-        environment = flower_environment(programs, self._state / home, self._state / "tmp")
+        environment = flower_environment(self._state / home, self._state / "tmp")
         if self.programs != "stock":
             environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(EXECUTOR_POLL_INTERVAL)
         return environment | self._marked.mark
@@ -337,7 +309,7 @@ class LocalCluster(ProcessEngine):
             if self._fork_server is not None and command[0] in launch.ALL:
                 environment[fork_client.VARIABLE] = str(self._state / "fork-server")
                 with contextlib.suppress(fork_client.Gone):
-                    return Process.forked(command, output, environment, self._fork_server)
+                    return self._fork_server.start(command, output, environment)
             if self.programs != "stock" and command[0] in launch.LAUNCHED:
                 command = commands.patched(command)
             return Process(command, output, environment)

@@ -35,19 +35,9 @@ UNKNOWN = "Run ID not found"  # Flower's message for a run that the SuperLink do
 class RunningSuperLink:
     """Submits runs to a SuperLink and prints the logs of their ServerApps.
 
-    Parameters
-    ----------
-    connection : str
-        The SuperLink's name in Flower's config.toml.
-    app : Path
-        The folder of the app; it contains pyproject.toml.
-    folder : Path
-        The folder of the results. It is not submitted with the app, even if it lies inside `app`.
-    environment : Mapping[str, str]
-        The environment of `flwr` commands.
-    forked : bool (default: True)
-        Whether `flwr` commands inside a `with` block are forked from a process that has already imported
-        Flower, which saves a second of CPU time per command.
+    `folder`: the folder of the results. It is not submitted with the app, even if it lies inside `app`.
+    `forked`: whether `flwr` commands inside a `with` block are forked from a process that has already
+    imported Flower, which saves a second of CPU time per command.
     """
 
     def __init__(
@@ -78,13 +68,7 @@ class RunningSuperLink:
         self._flwr.close()
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
-        """Submit a run. As long as the SuperLink does not answer, try again every `RETRY` seconds.
-
-        Raises
-        ------
-        EngineError
-            If Flower refuses the run, or if errors have occurred in the SuperLink for `PATIENCE` seconds.
-        """
+        """Submit a run. As long as the SuperLink does not answer, try again every `RETRY` seconds."""
         failing_since: float | None = None  # time.monotonic() of the first of the errors in a row, s
         with tempfile.TemporaryDirectory() as temporary:
             app, config = Path(temporary, "app"), Path(temporary, "config.toml")

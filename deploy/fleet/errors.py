@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _CATALOG = "flwr.supercore.error.catalog"
 _ERRORS = "flwr.supercore.error"
-USED = (f"{_CATALOG}:API_ERROR_MAP", f"{_ERRORS}:FlowerError", f"{_ERRORS}:ApiErrorCode")
 INTERNAL = "Internal server error."  # in place of the details of an unexpected error
 # What Flower answers over HTTP, and the gRPC status with the same meaning. SuperNodes give up a reply after
 # PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.
@@ -34,15 +31,9 @@ _STATUS = {
 class RequestRefused(Exception):  # noqa: N818
     """A request is refused.
 
-    Parameters
-    ----------
-    reason : str
-        The reason, which is logged.
-    status : str
-        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
-        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
-    answer : str
-        The text that the node receives. (default: the reason)
+    `reason`: the reason, which is logged. `status`: the name of the gRPC status that the node receives. After
+    UNAUTHENTICATED a SuperNode ends. After UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the
+    reply that it was sending. `answer`: the text that the node receives. (default: the reason)
     """
 
     def __init__(self, reason: str, status: str = "UNAUTHENTICATED", answer: str = "") -> None:
@@ -54,12 +45,8 @@ class RequestRefused(Exception):  # noqa: N818
 def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
     """Return the status and the text that a node receives for an error of Flower.
 
-    Parameters
-    ----------
-    code : int
-        The code of the error, one of Flower's `ApiErrorCode`.
-    details : object
-        What else the node may know, as JSON. (default: nothing)
+    `code`: the code of the error, one of Flower's `ApiErrorCode`. `details`: what else the node may know, as
+    JSON.
     """
     known = importlib.import_module(_CATALOG).API_ERROR_MAP.get(code)
     status = grpc.StatusCode[_STATUS.get(known.http_status_code, "INTERNAL") if known else "INTERNAL"]

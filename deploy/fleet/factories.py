@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.admission import object_trees
-from deploy.fleet.storage import clock_jumps, past_rounds, sqlite_settings, times
 from deploy.flower.commands import NO_START
 from deploy.flower.patches.shared import replace
 
@@ -24,96 +22,41 @@ MISSED_HEARTBEATS = 4
 A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
 to `shared.FAILING` s."""
 
+LOG = 64 * 1024 * 1024  # bytes of the log after which SQLite copies changed pages into the file
+_PAGE = 4096  # bytes of a page of the database
+_MIXIN = "flwr.supercore.sql_mixin"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _OBJECTS = "flwr.supercore.object_store"
-_INFLATABLE = "flwr.supercore.inflatable"
-_TABLES = "flwr.supercore.state.schema"
 _VALIDATOR = "flwr.server.utils.validator"
 _STATE = "deploy.fleet.state"
 _STORE = "deploy.fleet.storage.objects"
 _MESSAGES = "deploy.fleet.storage.messages"
 _IN_MEMORY = "flwr.supercore.constant:FLWR_IN_MEMORY_DB_NAME"
-OVERRIDDEN = {
-    f"{_LINK_STATE}:SqlLinkState": (
-        "initialize",
-        "session",
-        "store_message_and_object_tree",
-        "store_message_ins",
-        "store_message_res",
-        "get_message_ins",
-        "get_valid_message_ins",
-        "preregister_object_tree",
-        "acknowledge_node_heartbeat",
-        "get_message_res",
-        "delete_messages",
-        "store_object",
-        "get_object",
-        "activate_node",
-        "delete_node",
-        "get_node_id_by_public_key",
-        "store_traffic",
-        "add_clientapp_runtime",
-        "finish_task",
-        "get_task_by_token",
-        "_cleanup_expired_task_tokens",
-    ),
-    f"{_OBJECTS}.sql_object_store:SqlObjectStore": (
-        "initialize",
-        "session",
-        "put",
-        "get",
-        "preregister",
-        "get_object_tree",
-        "delete",
-    ),
-}
-"""By class of Flower: the methods that this project's subclasses override.
 
-A method that is missing from Flower's class would not be called any more."""
-USED = (
-    f"{_APP}:get_objectstore_linkstate_factories",
-    *(f"{kind}.{name}" for kind, names in OVERRIDDEN.items() for name in names),
-    # Names that the modules of the state import.
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("federation_manager", "object_store")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_cleanup_push_session", "_store_generated_message")),
-    *(f"{_LINK_STATE}.utils:{name}" for name in ("dict_to_message", "message_to_dict")),
-    f"{_LINK_STATE}.utils:create_message_error_unavailable_ins_message",
-    f"{_LINK_STATE}.utils:create_message_error_unavailable_res_message",
-    f"{_VALIDATOR}:validate_message",
-    *(f"flwr.common.constant:{name}" for name in ("MESSAGE_TTL_TOLERANCE", "SUPERLINK_NODE_ID")),
-    "flwr.common.constant:HEARTBEAT_PATIENCE",
-    *(f"flwr.supercore.utils:{name}" for name in ("uint64_to_int64", "int64_to_uint64")),
-    *("flwr.supercore:log", "flwr.supercore.date:now", "flwr.proto.message_pb2:ObjectTree"),
-    f"{_OBJECTS}.sql_object_store:SqlObjectStore._mutation_session",
-    f"{_OBJECTS}:NoObjectInStoreError",
-    *(f"{_INFLATABLE}.inflatable_object:{name}" for name in ("get_object_id", "is_valid_sha256_hash")),
-    f"{_INFLATABLE}.inflatable_object:iterate_object_tree",
-    f"{_INFLATABLE}.inflatable_utils:validate_object_content",
-    *(f"flwr.supercore.sql_mixin:{name}" for name in ("SqlMixin.session", "_current_sessions")),
-    # Tables that their statements name.
-    *(f"{_TABLES}.linkstate_models:{name}" for name in ("MessageIns", "MessageRes", "Node", "Run")),
-    *(f"{_TABLES}.corestate_models:{name}" for name in ("ObjectPushSessionRoot", "ObjectPushSessionPending")),
-    *(f"{_TABLES}.corestate_models:{name}" for name in ("ObjectPushSession", "Task")),
-    *(f"{_TABLES}.objectstore_models:{name}" for name in ("StoredObject", "ObjectChild", "RunObject")),
-    f"{_LINK_STATE}:LinkStateFactory",
-    f"{_OBJECTS}:ObjectStoreFactory",
-    _IN_MEMORY,
-    f"{_CORE_STATE}:OBJECT_PUSH_SESSION_TTL_SECONDS",
-    f"{_CORE_STATE}:HEARTBEAT_PATIENCE",
-    f"{_VALIDATOR}:now",
-    *clock_jumps.USED,
-    *object_trees.USED,
-    *past_rounds.USED,
-    *sqlite_settings.USED,
-    *times.USED,
-)
+
+def write_less() -> None:
+    """Let the SuperLink open its database with settings with which a round writes much less to the disk.
+
+    A round writes each client's model into the database and deletes it again. SQLite first writes changed
+    pages into a log (WAL). After every 4 MB of the log, it copies these pages into the database's file, and
+    waits for the disk twice. Here it copies after `LOG` bytes, so pages that were deleted in the meantime are
+    not copied. As in stock Flower, a crash of the machine may lose the last transactions, but never damages
+    the file.
+
+    Debian's SQLite overwrites deleted content with zeros, which writes each model twice. With secure_delete =
+    FAST, it does so only in pages that it writes anyway. The content that stays in the file is no secret from
+    those who can read the file: they could also have read it before it was deleted.
+    """
+    pragmas = importlib.import_module(_MIXIN).SQLITE_PRAGMAS
+    own = (("wal_autocheckpoint", str(LOG // _PAGE)), ("secure_delete", "FAST"))
+    replace(_MIXIN, SQLITE_PRAGMAS=(*pragmas, *own))
 
 
 def hand_over(duties: Duties) -> None:
     """Let the SuperLink's app use this project's state, which calls `duties`."""
-    sqlite_settings.patch()
+    write_less()
     replace(_CORE_STATE, OBJECT_PUSH_SESSION_TTL_SECONDS=importlib.import_module(_MESSAGES).LONGEST_PART)
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
 
@@ -126,23 +69,7 @@ def hand_over(duties: Duties) -> None:
 
 
 def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, Any]:
-    """Return an ObjectStoreFactory and a LinkStateFactory, which hold this project's store and state.
-
-    Parameters
-    ----------
-    database : str
-        The database's file, or a URL of SQLite.
-    federation_manager : flwr.superlink.federation.FederationManager
-        Flower's manager of federations.
-    duties : Duties
-        What the state calls.
-
-    Raises
-    ------
-    SystemExit
-        If no database is named, and Flower would keep its state in memory; or if the tables of the database
-        are those of a newer Flower.
-    """
+    """Return an ObjectStoreFactory and a LinkStateFactory, which hold this project's store and state."""
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
 
     module, _, name = _IN_MEMORY.partition(":")

@@ -62,14 +62,6 @@ SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
 _ERRORS = "flwr.supercore.error"
 _KEYS = "flwr.supercore.primitives.asymmetric"
 _DATE = "flwr.supercore.date"
-USED = (
-    f"{_ERRORS}:ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED",
-    f"{_ERRORS}:ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED",
-    f"{_KEYS}:bytes_to_public_key",
-    f"{_KEYS}:verify_signature",
-    f"{_DATE}:now",
-    *errors.USED,
-)
 
 
 class _Waiting(NamedTuple):
@@ -87,21 +79,7 @@ class _OverBudgetError(RequestRefused):
 
 
 class FrontDoor:
-    """Admits only requests of registered nodes.
-
-    Parameters
-    ----------
-    state_factory : LinkStateFactory
-        Returns the SuperLink's state.
-    gate : Gate
-        Learns which requests were admitted or refused, and closes the connections of strangers.
-    largest_object : int
-        The most bytes of a request that holds an object.
-    replies : ReplyAdmission
-        Knows how large the announcement of a reply may be.
-    threads : Threads
-        The threads of the server.
-    """
+    """Admits only requests of registered nodes."""
 
     def __init__(
         self,
@@ -129,18 +107,7 @@ class FrontDoor:
         self._fitted: dict[int, tuple[bytes, bytes, str]] = {}
 
     def handler(self, call: Any, method: wire.Method, respond: Callable[[Any, int, Any], Any]) -> Any:
-        """Return gRPC's handler of a request. It gets the body as a stream, so it can refuse before it reads.
-
-        Parameters
-        ----------
-        call : grpc.HandlerCallDetails
-            The request's headers.
-        method : wire.Method
-            The request's method.
-        respond : Callable[[Any, int, Any], Any]
-            Gets the request, its node and gRPC's context once the request is admitted. Returns the response,
-            or a `Later`.
-        """
+        """Return gRPC's handler of a request. It gets the body as a stream, to refuse before it reads."""
 
         def answer(bodies: Iterator[bytes], context: Any) -> Any:
             try:

@@ -11,18 +11,18 @@ import errno
 import importlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
-from deploy.fleet import factories, front_door, service, wire
-from deploy.fleet.admission import reply_admission
+from deploy.fleet import factories
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.duties import deliveries, enrolment, held_requests, presence
+from deploy.fleet.duties import enrolment
 from deploy.fleet.duties.duties import duties
 from deploy.fleet.duties.presence import SERVER_OPTIONS
 from deploy.fleet.front_door import BUSY, CALLS_PER_NODE, SMALL_BODY, SPARE, FrontDoor
@@ -35,39 +35,18 @@ from deploy.flower.patches.guards.reply_size import check_setting
 from deploy.flower.patches.shared import like, replace
 from deploy.processes.file_limit import raise_file_limit
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 ADDRESS = "--fleet-api-address"  # the option of the SuperLink whose value is HOST:PORT of the Fleet API
 STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CONSTANTS = "flwr.common.constant"
-USED = (
-    f"{_SUPERLINK}:subprocess.Popen",
-    f"{_APP}:create_app",
-    f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
-    *service.USED,
-    *wire.USED,
-    *enrolment.USED,
-    *front_door.USED,
-    *reply_admission.USED,
-    *held_requests.USED,
-    *deliveries.USED,
-    *presence.USED,
-)
 
 
 def guard() -> None:
     """Let the SuperLink serve the Fleet API over gRPC, and only behind the front door.
 
     Takes the option `ADDRESS` out of the program's arguments.
-
-    Raises
-    ------
-    SystemExit
-        If the option is missing.
     """
     address = take_address(sys.argv)
     check_setting()
@@ -100,13 +79,7 @@ def guard() -> None:
 
 
 def take_address(arguments: list[str]) -> str:
-    """Remove the option `ADDRESS` from a program's arguments, and return its value.
-
-    Raises
-    ------
-    SystemExit
-        If the option or its value is missing.
-    """
+    """Remove the option `ADDRESS` from a program's arguments, and return its value."""
     if ADDRESS not in arguments[:-1]:
         raise SystemExit(f"{NO_START} it needs {ADDRESS} HOST:PORT")
     place = arguments.index(ADDRESS)
@@ -133,22 +106,7 @@ class NoFleetOverHTTP:
 
 
 def start(address: str, state_factory: Any, config: Any) -> Any:
-    """Start the Fleet API behind the front door, and return its gRPC server.
-
-    Parameters
-    ----------
-    address : str
-        HOST:PORT.
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
-    config : flwr.superlink.config_loader.SuperLinkLifespanConfig
-        The SuperLink's options.
-
-    Raises
-    ------
-    SystemExit
-        If the SuperLink's options leave the Fleet API unprotected, or its port is taken.
-    """
+    """Start the Fleet API behind the front door, and return its gRPC server."""
     if not config.enable_supernode_auth or config.certificates is None:
         raise SystemExit(f"{NO_START} it needs --enable-supernode-auth and TLS certificates")
     if not factories.is_handed_over(state_factory.state()):

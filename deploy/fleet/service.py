@@ -26,33 +26,10 @@ if TYPE_CHECKING:
     from deploy.fleet.front_door import FrontDoor
 
 HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    *(f"{HANDLERS}:{name}_node" for name in ("register", "unregister", "activate", "deactivate")),
-    *(f"{HANDLERS}:{name}" for name in ("send_node_heartbeat", "get_run", "get_fab")),
-    *(f"{HANDLERS}:{name}" for name in ("pull_messages", "push_messages", "confirm_message_received")),
-    *(f"{HANDLERS}:{name}_object" for name in ("pull", "push")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("get_run_status", "cleanup_run", "object_store")),
-    *joined_objects.USED,
-)
 
 
 class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers the requests of the Fleet API.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
-    duties : Duties
-        What the service shares with the state.
-    replies : ReplyAdmission
-        Decides what a node may send.
-    door : FrontDoor
-        Checks each request before a method of this class gets it.
-    enrolment : Enrolment or None
-        Answers the requests of invited devices.
-    """
+    """Answers the requests of the Fleet API."""
 
     def __init__(
         self,
@@ -197,11 +174,6 @@ class RunStatuses:
     """The SuperLink's state, in which the status of a run is looked up at most once in `LOOK` seconds.
 
     Flower's handlers check with each request that the request's run is running, which takes milliseconds.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
     """
 
     def __init__(self, state_factory: Any) -> None:

@@ -5,22 +5,21 @@ body calls Flower's method and the duties in their order. The duties (`duties`) 
 that are held until a message arrives. The contents of messages are in the store of objects,
 `storage.objects.CohortObjectStore`, which shares the state's database and transactions.
 
-This module imports Flower's private modules, so only `factories` imports it, after the launcher has checked
-that Flower has all names in `factories.USED`.
+This module imports Flower's private modules, so only `factories` imports it, in a SuperLink.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deploy.fleet.admission import object_trees
 from deploy.fleet.duties import deliveries
 from deploy.fleet.storage import past_rounds
 from deploy.fleet.storage.clock_jumps import ClockJumps
 from deploy.fleet.storage.messages import FewStatements
-from deploy.fleet.storage.traffic import Traffic, Use
 from deploy.fleet.storage.transactions import TakesTurns
 from deploy.flower.patches.apps.upload_progress import asked_messages
 from deploy.flower.patches.shared import LOOK, remembered
@@ -37,28 +36,47 @@ if TYPE_CHECKING:
     from deploy.fleet.storage.objects import CohortObjectStore
 
 
+class Use(NamedTuple):
+    """What a run has used: bytes that were sent to nodes and received from them, seconds of ClientApps."""
+
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+
+
+class Traffic:
+    """The sums of each run. They are due `LOOK` seconds after they were taken last."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Use] = {}  # by run
+        self._taken = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, run: int, use: Use) -> dict[int, Use]:
+        """Add to the sums of a run. Return the sums of all runs if they are due, else an empty dictionary."""
+        with self._lock:
+            before = self._sums.get(run, Use())
+            sums = before.sent + use.sent, before.received + use.received, before.seconds + use.seconds
+            self._sums[run] = Use(*sums)
+            due = time.monotonic() - self._taken >= LOOK
+        return self.take() if due else {}
+
+    def take(self) -> dict[int, Use]:
+        """Return the sums of all runs, and begin again at zero."""
+        with self._lock:
+            sums, self._sums, self._taken = self._sums, {}, time.monotonic()
+        return sums
+
+
 class CohortLinkState(TakesTurns, FewStatements):
     """The SuperLink's state.
 
-    Parameters
-    ----------
-    database_path : str
-        The database's file, or a URL of SQLite.
-    federation_manager : FederationManager
-        Flower's manager of federations.
-    object_store : CohortObjectStore
-        The store of objects in the same database.
-    duties : Duties
-        What the state calls when messages, objects and nodes come and go.
+    `database_path`: the database's file, or a URL of SQLite. `object_store`: the store of objects in the same
+    database. `duties`: what the state calls when messages, objects and nodes come and go.
 
-    Attributes
-    ----------
-    clock_jumps : ClockJumps
-        Knows the time by which the age of pushed messages is judged.
-    received : Callable[[int, Collection[str]], Mapping[str, int]]
-        Gets the id of a run and ids of messages. Returns the bytes that have arrived of the replies to those
-        messages that are messages of this run, by message. `ReplyAdmission` sets it when the Fleet API
-        starts.
+    `clock_jumps`: knows the time by which the age of pushed messages is judged. `received`: gets the id of a
+    run and ids of messages. Returns the bytes that have arrived of the replies to those messages that are
+    messages of this run, by message. `ReplyAdmission` sets it when the Fleet API starts.
     """
 
     def __init__(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any
 
 
 class Threads(Executor):
@@ -19,10 +17,7 @@ class Threads(Executor):
     requests makes hundreds of threads, among which the machine's cores are divided. Here the requests wait
     instead. A thread that only waits for a node does not count as busy.
 
-    Parameters
-    ----------
-    busy : int
-        The most threads that work at a time, if none of them has just waited for a node.
+    `busy`: the most threads that work at a time, if none of them has just waited for a node.
     """
 
     def __init__(self, busy: int) -> None:

@@ -8,10 +8,8 @@ and two classes of messages, which Flower's HTTP API uses too.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 SERVICE = "flwr.proto.Fleet"
 # The headers of a request: the node's public key, when the request was signed (ISO 8601), and the signature
@@ -37,7 +35,6 @@ _MESSAGES = {
     "PullObject": "message_pb2:PullObject",
     "ConfirmMessageReceived": "message_pb2:ConfirmMessageReceived",
 }
-USED = tuple(f"flwr.proto.{name}{end}" for name in _MESSAGES.values() for end in ("Request", "Response"))
 
 
 class Method(NamedTuple):

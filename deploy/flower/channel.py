@@ -6,13 +6,10 @@ The channel replaces Flower's HTTP stack, in which an empty request takes each p
 from __future__ import annotations
 
 import contextlib
+import socket
 import struct
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+from collections.abc import Callable
 
 # The head of a request: the length of the method's name and the length of the content, in bytes.
 # The head of an answer: 1 if there is an answer and 0 if there is none, and the length of its content in
@@ -21,13 +18,7 @@ _HEAD = struct.Struct("!BQ")
 
 
 class Channel:
-    """The end of the channel that sends requests. Several threads may share it; they take turns.
-
-    Parameters
-    ----------
-    end : socket.socket
-        One socket of a pair. Another process runs `serve` on the other socket.
-    """
+    """The end of the channel that sends requests. Several threads may share it; they take turns."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -38,17 +29,9 @@ class Channel:
     def ask(self, method: str, content: bytes) -> bytes | None:
         """Send a request and wait for its answer, without a time limit.
 
-        Parameters
-        ----------
-        method : str
-            The name of the method, at most 255 bytes in UTF-8.
-        content : bytes
-            The content of the request.
+        `method`: the name of the method, at most 255 bytes in UTF-8.
 
-        Returns
-        -------
-        bytes | None
-            The content of the answer. None if the other process has closed its socket, or has no answer.
+        Returns the content of the answer. None if the other process has closed its socket, or has no answer.
         """
         name = method.encode()
         found = None
@@ -78,15 +61,7 @@ class Channel:
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
-    """Answer the requests that arrive at `end` until the other process closes its socket. Then close `end`.
-
-    Parameters
-    ----------
-    end : socket.socket
-        The other socket of the pair that a `Channel` uses.
-    answer : Callable[[str, bytes], bytes | None]
-        Returns the answer to a method's name and a content, or None if there is no answer.
-    """
+    """Answer the requests at `end` until the other process closes its socket. Then close `end`."""
     with end, contextlib.suppress(OSError, EOFError):
         while True:
             length_of_name, length = _HEAD.unpack(_receive(end, _HEAD.size))

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path
 
 LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
 APP_SERVER = "cohort-app-server"  # the program `deploy.flower.patches.apps.app_server`
@@ -36,14 +33,9 @@ NO_GRPC = "does not speak gRPC as Cohort's servers do"
 def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:
     """Return the command that runs one of Flower's programs with this project's patches.
 
-    Parameters
-    ----------
-    command : Sequence[str]
-        The program and its arguments.
-    installed : bool
-        Whether this project is installed in the environment of this Python. If not, Python imports this
-        project from the working directory. If it is installed, Python does not import from the working
-        directory, which may hold another project's folder `deploy`. (default: installed)
+    `installed`: whether this project is installed in the environment of this Python. If not, Python imports
+    this project from the working directory. If it is installed, Python does not import from the working
+    directory, which may hold another project's folder `deploy`. (default: installed)
     """
     return [*python("-m", LAUNCHER, installed=installed), *command]
 
@@ -63,21 +55,12 @@ def superlink(
 ) -> list[str]:
     """Return the command of a SuperLink that serves over TLS and admits only registered SuperNodes.
 
-    Parameters
-    ----------
-    control : tuple[str, int]
-        The address and port of two APIs: the control API for `flwr`, which the variables of `guarded`
-        protect, and the runtime API for executors.
-    fleet : tuple[str, int]
-        The address and port of the Fleet API, which SuperNodes use.
-    keys : Path
-        The folder with `ca.crt`, `server.pem` and `server.key`.
-    database : Path
-        The database's file. The SuperLink makes it if it is missing.
-    secret : Path | None
-        The file with the secret that authenticates an executor (`superexec`). The executor starts the
-        ServerApps, so they survive a restart of the SuperLink. (default: the SuperLink starts the ServerApps
-        itself)
+    `control`: the address and port of two APIs: the control API for `flwr`, which the variables of `guarded`
+    protect, and the runtime API for executors. `fleet`: the address and port of the Fleet API, which
+    SuperNodes use. `keys`: the folder with `ca.crt`, `server.pem` and `server.key`. `database`: the
+    database's file. The SuperLink makes it if it is missing. `secret`: the file with the secret that
+    authenticates an executor (`superexec`). The executor starts the ServerApps, so they survive a restart of
+    the SuperLink. (default: the SuperLink starts the ServerApps itself)
     """
     return [
         *("flower-superlink", "--host", control[0], "--port", str(control[1])),
@@ -94,14 +77,9 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
 
     With these variables, a SuperLink without `deploy.flower.patches.guards.local_apis` ends at once.
 
-    Parameters
-    ----------
-    secret : Path
-        The file with the secret, which is one line of text. `flwr_cli.write_connection` gives `flwr` the
-        secret.
-    registry : Path | None
-        The server's folder, which holds its clients and invitations
-        (`deploy.flower.registered_clients`). (default: no device can join by invitation)
+    `secret`: the file with the secret, which is one line of text. `flwr_cli.write_connection` gives `flwr`
+    the secret. `registry`: the server's folder, which holds its clients and invitations
+    (`deploy.flower.registered_clients`). (default: no device can join by invitation)
     """
     accepts = {} if registry is None else {REGISTRY: str(registry)}
     return {
@@ -114,17 +92,7 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
 
 
 def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
-    """Return the command of an executor: a program that starts ServerApps for a SuperLink.
-
-    Parameters
-    ----------
-    control : str
-        HOST:PORT of the SuperLink's control and runtime APIs.
-    authority : Path
-        The certificate of the authority that signed the SuperLink's certificate.
-    secret : Path
-        The file with the secret that was given to `superlink`.
-    """
+    """Return the command of an executor: a program that starts ServerApps for a SuperLink."""
     return [
         *("flower-superexec", "--runtime-api-address", control),
         *("--root-certificates", str(authority), "--superexec-auth-secret-file", str(secret)),
@@ -132,19 +100,7 @@ def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
 
 
 def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: str) -> list[str]:
-    """Return the command-line options of a SuperNode.
-
-    Parameters
-    ----------
-    fleet : str
-        HOST:PORT of the SuperLink's Fleet API.
-    authority : Path
-        The certificate of the authority that signed the SuperLink's certificate.
-    key : Path
-        The file of the private key that authenticates the SuperNode.
-    node_config : str
-        The node config as text of the form `key=value ...`, or the path of a TOML file.
-    """
+    """Return the command-line options of a SuperNode."""
     return [
         *("--superlink", fleet, "--root-certificates", str(authority)),
         *("--auth-supernode-private-key", str(key), "--node-config", node_config),
@@ -152,13 +108,5 @@ def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: st
 
 
 def supernode(*arguments: str, host: str, port: int) -> list[str]:
-    """Return the command of a SuperNode.
-
-    Parameters
-    ----------
-    *arguments : str
-        The options that `supernode_options` returns.
-    host, port : str, int
-        The address and port at which ClientApps reach the SuperNode.
-    """
+    """Return the command of a SuperNode."""
     return ["flower-supernode", *arguments, "--host", host, "--port", str(port)]

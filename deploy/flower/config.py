@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path
 
 ConfigValue = str | int | float | bool
 
@@ -21,17 +18,7 @@ def default_config(app: Path) -> dict[str, ConfigValue]:
 
 
 def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = "") -> None:
-    """Write a table of scalars, such as a run config, to a TOML file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, which is overwritten.
-    config : Mapping[str, ConfigValue]
-        The keys and values of the table.
-    header : str
-        Text that precedes the table, such as its line `[NAME]` with a line break. (default: none)
-    """
+    """Write a table of scalars, such as a run config, to a TOML file."""
     lines = "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
     path.write_text(header + lines, encoding="utf-8")
 

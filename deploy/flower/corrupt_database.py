@@ -9,11 +9,9 @@ import os
 import sqlite3
 import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 PATIENCE = 2.0  # seconds to wait until a lock on the database is released
 ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database
@@ -68,15 +66,8 @@ def _says_corrupt(error: BaseException) -> bool:
 def move_aside_if_corrupt(database: Path, say: Callable[[str], None], registered: Path | None = None) -> None:
     """Move a corrupt database to `NAME.corrupt-YYYYMMDD-HHMMSS`, so that the SuperLink starts with a new one.
 
-    Parameters
-    ----------
-    database : Path
-        The database's file. No program may be using it.
-    say : Callable[[str], None]
-        Receives a message for the operator.
-    registered : Path | None
-        A file or folder that records which keys the database holds. It is moved aside as well, so that these
-        keys are registered again. (default: there is none)
+    `database`: the database's file. No program may be using it. `registered`: a file or folder that records
+    which keys the database holds. It is moved aside as well, so that these keys are registered again.
     """
     if not is_corrupt(database):
         return

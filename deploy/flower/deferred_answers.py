@@ -6,11 +6,9 @@ import heapq
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 FEW = 1024  # calls of which cancelled ones are kept until their time
 
@@ -18,13 +16,8 @@ FEW = 1024  # calls of which cancelled ones are kept until their time
 class Later:
     """The answer to a request: due after an event, or at a given time at the latest.
 
-    Parameters
-    ----------
-    until : float
-        The given time (time.monotonic(), s).
-    answer : Callable[[], Any]
-        Called once, after the event or at the given time. Returns the answer, or another `Later` if the
-        request waits on.
+    `until`: the given time (time.monotonic(), s). `answer`: called once, after the event or at the given
+    time. Returns the answer, or another `Later` if the request waits on.
     """
 
     def __init__(self, until: float, answer: Callable[[], Any]) -> None:
@@ -65,15 +58,10 @@ class Later:
     ) -> None:
         """Return at once, and give the answer to a function when it is known.
 
-        Parameters
-        ----------
-        start : Callable
-            Receives a function that looks for the answer. `start` must let another thread call the function,
-            and must not call it itself, because the caller of `wake` may hold locks.
-        done : Callable
-            Receives the answer, in the thread that called the function.
-        failed : Callable
-            Receives the error instead, if there is no answer because of an error.
+        `start`: receives a function that looks for the answer. `start` must let another thread call the
+        function, and must not call it itself, because the caller of `wake` may hold locks. `done`: receives
+        the answer, in the thread that called the function. `failed`: receives the error instead, if there is
+        no answer because of an error.
         """
 
         def look() -> None:

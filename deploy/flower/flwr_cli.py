@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from deploy.flower.commands import LAUNCHER
 from deploy.flower.config import write_config
@@ -22,7 +23,6 @@ from deploy.tls.certificates import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from deploy.flower.config import ConfigValue
 
@@ -35,18 +35,11 @@ def write_connection(
 ) -> None:
     """Write Flower's config.toml with one connection, which is the default connection.
 
-    Parameters
-    ----------
-    home : Path
-        The folder that FLWR_HOME names. It is made if it is missing.
-    name : str
-        The connection's name in `flwr` commands.
-    settings : Mapping[str, ConfigValue]
-        The connection's settings. `remote` returns the settings of a connection to a SuperLink.
-    secret : Path | None
-        The file with the secret that the SuperLink demands (`commands.guarded`). The secret is written into
-        Flower's credentials.yaml (mode 0600) as an access token, which `flwr` then sends. (default: the
-        SuperLink demands no secret)
+    `home`: the folder that FLWR_HOME names. It is made if it is missing. `name`: the connection's name in
+    `flwr` commands. `settings`: the connection's settings. `remote` returns the settings of a connection to a
+    SuperLink. `secret`: the file with the secret that the SuperLink demands (`commands.guarded`). The secret
+    is written into Flower's credentials.yaml (mode 0600) as an access token, which `flwr` then sends.
+    (default: the SuperLink demands no secret)
     """
     home.mkdir(parents=True, exist_ok=True)
     header = f'[superlink]\ndefault = "{name}"\n\n[superlink.{name}]\n'
@@ -79,29 +72,11 @@ def flwr(*arguments: str, environment: Mapping[str, str]) -> dict[str, Any]:
     return Flwr(environment).ask(*arguments)
 
 
-class Started(Protocol):
-    """The process of a `flwr` command."""
-
-    def poll(self) -> int | None:
-        """Return the process's exit code, or None while it runs."""
-
-    def kill(self) -> None:
-        """Kill the process if it still runs."""
-
-    def wait(self) -> int:
-        """Wait until the process has ended, and return its exit code."""
-
-
 class Flwr:
     """Runs `flwr` commands.
 
     Each command imports Flower, which takes a second of CPU time. After a call of `fork`, commands no longer
     import Flower.
-
-    Parameters
-    ----------
-    environment : Mapping[str, str]
-        The environment of the commands. Its PATH must find `flwr`; its FLWR_HOME holds the connection.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -120,16 +95,8 @@ class Flwr:
             self._server.close()
             self._server = None
 
-    def start(self, *arguments: str, output: int, errors: int) -> Started:
-        """Start a `flwr` command, and return its process.
-
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, among them the name of the connection.
-        output, errors : int
-            The file descriptors for the command's standard output and standard error.
-        """
+    def start(self, *arguments: str, output: int, errors: int) -> subprocess.Popen[bytes] | _Forked:
+        """Start a `flwr` command, and return its process."""
         command = ("flwr", *arguments)
         if self._server is not None and not self._gone:
             try:
@@ -148,17 +115,8 @@ class Flwr:
     def ask(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command and return its JSON answer.
 
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, among them the name of the connection.
-
-        Returns
-        -------
-        dict[str, Any]
-            The answer. If the command failed, "success" is false and "error-message" is the reason. The
-            reason contains `UNAVAILABLE` if `flwr` could not reach the SuperLink or did not end within
-            `TIMEOUT`.
+        Returns the answer. If the command failed, "success" is false and "error-message" is the reason. The
+        reason contains `UNAVAILABLE` if `flwr` could not reach the SuperLink or did not end within `TIMEOUT`.
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             started = self.start(
@@ -208,24 +166,20 @@ def _content(file: IO[bytes]) -> str:
 _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
 
 
-def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[str, str]:
+def flower_environment(home: Path, temporary: Path) -> dict[str, str]:
     """Return an environment in which Flower's programs write into two folders only and send no telemetry.
 
     Connections on this machine use no proxy. A process uses one thread for numerical work unless
     OMP_NUM_THREADS is set. Variables that force colours, as Jupyter sets them, are left out, because colours
     would spoil the JSON that `flwr` prints. All other variables are copied from this process.
 
-    Parameters
-    ----------
-    path : list[Path]
-        Folders that are searched for programs before the folders in this process's PATH.
-    home, temporary : Path
-        The two folders: Flower's home, and the folder for temporary files.
+    The PATH begins with the folder of this Python's programs, which it lacks if the virtual environment is
+    not active: Flower finds its programs by the PATH. `home`, `temporary`: the two folders.
     """
     here = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1", "localhost"]))
     return {
         **{name: value for name, value in os.environ.items() if name not in _COLOURS},
-        "PATH": os.pathsep.join([*map(str, path), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "FLWR_HOME": str(home),
         "TMPDIR": str(temporary),
         "FLWR_TELEMETRY_ENABLED": "0",

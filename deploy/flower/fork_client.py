@@ -12,14 +12,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower import fork_server as server
 from deploy.flower.fork_server import SOCKET
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+from deploy.processes.groups import Process
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
 _MOST_CODES = 1000  # the most exit codes that are kept
@@ -33,13 +32,9 @@ class Gone(Exception):  # noqa: N818
 class ForkServer:
     """A connection to a fork server, which forks processes on request. Several threads may share it.
 
-    Parameters
-    ----------
-    connected : socket.socket
-        A socket that is connected to the server.
-    child : int | None
-        The server's process id, if the server is a child of this process and serves no other process. `close`
-        then waits for the server's end. (default: the server is not a child)
+    `connected`: a socket that is connected to the server. `child`: the server's process id, if the server is
+    a child of this process and serves no other process. `close` then waits for the server's end. (default:
+    the server is not a child)
     """
 
     def __init__(self, connected: socket.socket, child: int | None = None) -> None:
@@ -74,31 +69,17 @@ class ForkServer:
     ) -> int:
         """Start a command and return its process id.
 
-        Parameters
-        ----------
-        command : Sequence[str]
-            The name of one of the server's programs, and the program's arguments.
-        environment : Mapping[str, str] | None
-            The whole environment of the new process. (default: the environment of this process)
-        output : tuple[int, int]
-            The file descriptors for the new process's standard output and standard error. (default: the
-            standard output and standard error of this process)
-        own_session : bool
-            Whether the new process leads a new session and process group. (default: it stays in the session
-            and group of the server)
-        channel : int | None
-            The file descriptor of a socket that the new process inherits. In the new process, the environment
-            variable with the name `fork_server.CHANNEL` holds the number of the inherited descriptor.
-            (default: no socket)
-        shared : str | None
-            A name for the process; it requires a `channel`. If a process with this name runs already, the
-            server starts none, and sends `channel` to that process (see `fork_server.CHANNELS`). (default: no
-            name)
+        `command`: the name of one of the server's programs, and the program's arguments. `environment`: the
+        whole environment of the new process. (default: the environment of this process) `output`: the file
+        descriptors for the new process's standard output and standard error. (default: the standard output
+        and standard error of this process) `own_session`: whether the new process leads a new session and
+        process group. (default: it stays in the session and group of the server) `channel`: the file
+        descriptor of a socket that the new process inherits. In the new process, the environment variable
+        with the name `fork_server.CHANNEL` holds the number of the inherited descriptor. `shared`: a name for
+        the process; it requires a `channel`. If a process with this name runs already, the server starts
+        none, and sends `channel` to that process (see `fork_server.CHANNELS`).
 
-        Raises
-        ------
-        Gone
-            If the server has ended.
+        Raises Gone if the server has ended.
         """
         request: dict[str, Any] = {
             "command": list(command),
@@ -123,6 +104,13 @@ class ForkServer:
                     self._codes.pop(answer["pid"], None)  # an earlier process had this id
                     return answer["pid"]
                 self._note(answer)
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+        """Start a command in a session of its own, with its output in a log. Raises Gone as `run` does."""
+        with log.open("ab") as output:
+            both = output.fileno(), output.fileno()
+            pid = self.run(command, environment=environment, output=both, own_session=True)
+        return Process.forked(pid, lambda: self.returncode(pid), log)
 
     def returncode(self, pid: int) -> int | None:
         """Return the exit code of a process that `run` started, or None while the process runs.
@@ -182,15 +170,10 @@ class ForkServer:
 def fork_server_command(module: str, where: Path | int, names: Iterable[str]) -> list[str]:
     """Return the command of a fork server.
 
-    Parameters
-    ----------
-    module : str
-        The module whose function `commands` returns the functions that run the programs.
-    where : Path | int
-        Either a folder, in which the server listens for connections until its process is ended, or the
-        inherited file descriptor of its only connection. The server then ends when this connection is closed.
-    names : Iterable[str]
-        The programs that the server runs.
+    `module`: the module whose function `commands` returns the functions that run the programs. `where`:
+    either a folder, in which the server listens for connections until its process is ended, or the inherited
+    file descriptor of its only connection. The server then ends when this connection is closed. `names`: the
+    programs that the server runs.
     """
     # Without -P, Python would import modules from the folder of the server's file.
     return [sys.executable, "-P", str(Path(server.__file__).resolve()), module, str(where), *names]
@@ -216,11 +199,6 @@ def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
 
     The server shares the memory of all modules that this process has imported. This function returns only in
     this process. Call it before this process starts other threads.
-
-    Parameters
-    ----------
-    commands : Mapping[str, Callable[[], Any]]
-        Under the name of each program, the function that runs it with the arguments in `sys.argv`.
     """
     server.preload()
     gc.freeze()  # garbage collection in the server would write to shared objects, and so copy their memory

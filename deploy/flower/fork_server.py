@@ -101,22 +101,12 @@ class _Shared:
 class Server:
     """Forks a child for each request.
 
-    Parameters
-    ----------
-    commands : Mapping[str, Callable[[], Any]]
-        Under the name of each command, the function that runs it. The function reads its arguments from
-        `sys.argv`.
-    folder : str | None
-        The folder whose socket `SOCKET` accepts connections. (default: the server accepts no connections)
-    connection : socket.socket | None
-        A connection that the server serves from its start. (default: none)
-    channels : socket.socket | None
-        A socket over which the file descriptors of further connections come. (default: none come)
-    welcome : bytes
-        What the server sends over each connection that comes over `channels`. (default: nothing)
-    prepare : Callable[[], None] | None
-        What each child does before it runs its command. (default: forget this project's modules, and seed
-        NumPy's global generator)
+    `commands`: under the name of each command, the function that runs it. The function reads its arguments
+    from `sys.argv`. `folder`: the folder whose socket `SOCKET` accepts connections. (default: the server
+    accepts no connections) `connection`: a connection that the server serves from its start. `channels`: a
+    socket over which the file descriptors of further connections come. `welcome`: what the server sends over
+    each connection that comes over `channels`. `prepare`: what each child does before it runs its command.
+    (default: forget this project's modules, and seed NumPy's global generator)
     """
 
     def __init__(

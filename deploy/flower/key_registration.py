@@ -7,15 +7,12 @@ register` registers one key per process, and spends most of its time on importin
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from deploy.flower.commands import python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 KNOWN = "Public key already in use"  # part of Flower's error message about a key that is already registered
 
@@ -38,26 +35,13 @@ def register(
 
     A key in `records` is never registered again, so a revoked key stays revoked after the SuperLink restarts.
 
-    Parameters
-    ----------
-    connection : str
-        The name of the SuperLink's connection in Flower's config.toml.
-    keys : Sequence[Path]
-        The files of the public keys. The file NAME.pub registers a SuperNode under the name NAME.
-    records : Path
-        The folder that holds a copy of each registered key, in a file NAME. It is made if it is missing.
-    flwr : Callable[[list[str]], object]
-        Runs `flwr` with the given arguments. Raises click.ClickException if the command fails.
+    `keys`: the files of the public keys. The file NAME.pub registers a SuperNode under the name NAME.
+    `records`: the folder that holds a copy of each registered key, in a file NAME. It is made if it is
+    missing. `flwr`: runs `flwr` with the given arguments. Raises click.ClickException if the command fails.
 
-    Returns
-    -------
-    list[str]
-        The names of the clients whose keys were newly registered.
+    Returns the names of the clients whose keys were newly registered.
 
-    Raises
-    ------
-    click.ClickException
-        If the SuperLink refuses a key, or does not answer.
+    Raises click.ClickException if the SuperLink refuses a key, or does not answer.
     """
     records.mkdir(exist_ok=True)
     new = []

@@ -4,7 +4,7 @@
 `flower-supernode`.
 
 A program's guards protect it; its other patches make it faster and more robust. Patches can be applied only
-to a version of Flower that was tried (`deploy.flower.versions`), and only if it has all names that they use.
+to a version of Flower that was tried (`deploy.flower.versions`).
 
 - If the guards of a program cannot be applied, the program does not start. All patches of the SuperLink count
   as guards: they are parts of one service, the Fleet API.
@@ -14,36 +14,30 @@ to a version of Flower that was tried (`deploy.flower.versions`), and only if it
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
-from logging import WARNING, getLogger
+from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.fleet import server
 from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches import app_starts, clientapp, serverapp, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
 from deploy.flower.patches.guards import local_apis, reply_size
-from deploy.flower.versions import find, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from deploy.flower.versions import refusal
 
 
 class _Program(NamedTuple):
-    """How one of Flower's programs is patched. Names of Flower have the form MODULE:ATTRIBUTE."""
+    """How one of Flower's programs is patched."""
 
-    patch: Callable[[], None]
+    patch: Callable[[], None] = lambda: None
     """Applies all patches of the program except its guards."""
-    used: tuple[str, ...]
-    """The names of Flower that `patch` uses."""
     starts: tuple[str, ...] = ()
     """The programs that this program starts."""
     guards: tuple[Callable[[], None], ...] = ()
     """Functions that apply the guards."""
-    guards_use: tuple[str, ...] = ()
-    """The names of Flower that the guards use."""
     whole: bool = False
     """Whether `patch` counts as a guard."""
 
@@ -51,57 +45,30 @@ class _Program(NamedTuple):
 PROGRAMS = {
     "flower-supernode": _Program(
         supernode.patch,
-        supernode.USED,
         starts=("flwr-clientapp", APP_SERVER),
         guards=(local_apis.guard_supernode, supernode.guard),
-        guards_use=(*local_apis.USED_BY_SUPERNODE, *supernode.USED_BY_START),
     ),
     "flower-superlink": _Program(
         superlink.patch,
-        superlink.USED,
         starts=("flwr-serverapp",),
         guards=(server.guard, local_apis.guard_superlink),
-        guards_use=(*server.USED, *local_apis.USED_BY_SUPERLINK, *superlink.USED),
         whole=True,
     ),
     "flower-superexec": _Program(
-        superexec.patch,
-        superexec.USED,
-        starts=("flwr-serverapp", "flwr-clientapp"),
-        guards=(app_starts.guard_apps,),
-        guards_use=app_starts.USED,
+        superexec.patch, starts=("flwr-serverapp", "flwr-clientapp"), guards=(app_starts.guard_apps,)
     ),
-    APP_SERVER: _Program(lambda: None, app_server.USED),
-    "flwr-clientapp": _Program(clientapp.patch, clientapp.USED),
-    "flwr-serverapp": _Program(
-        serverapp.patch, serverapp.USED, guards=(reply_size.patch,), guards_use=reply_size.USED
-    ),
-    "flwr": _Program(lambda: None, ()),
+    APP_SERVER: _Program(),
+    "flwr-clientapp": _Program(clientapp.patch),
+    "flwr-serverapp": _Program(serverapp.patch, guards=(reply_size.patch,)),
+    "flwr": _Program(),
 }
 ALL = tuple(PROGRAMS)
 LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts or program.guards)
 
 
-def unsupported(names: Iterable[str]) -> str | None:
-    """Return why the patches of these programs, apart from guards, cannot be applied; None if they can."""
-    if sys.platform == "win32":
-        return "Windows cannot fork processes"
-    return _differs(used for name in names for used in PROGRAMS[name].used)
-
-
-def _differs(uses: Iterable[str]) -> str | None:
-    """Return why Cohort cannot rely on the installed Flower.
-
-    Returns None if this version was tried (`versions.TRIED`) and has all names in `uses`.
-    """
-    if reason := refusal():
-        return reason
-    for used in uses:
-        try:
-            find(used)
-        except (ImportError, AttributeError) as error:
-            return f"Flower has no {used} ({error})"
-    return None
+def unsupported() -> str | None:
+    """Return why patches, apart from guards, cannot be applied; None if they can."""
+    return "Windows cannot fork processes" if sys.platform == "win32" else refusal()
 
 
 def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
@@ -109,14 +76,12 @@ def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
 
     The function applies the program's guards, and its other patches unless `unsupported` gives a reason.
     """
-    names = list(names)
     scripts = entry_points(group="console_scripts")
     programs: dict[str, Callable[[], Any]] = {
         name: app_server.main if name == APP_SERVER else scripts[name].load() for name in names
     }
-    reason = unsupported([*names, *(app for name in names for app in PROGRAMS[name].starts)])
-    if reason:
-        _warn(reason)
+    if reason := unsupported():
+        getLogger("flwr").warning("Flower runs without the patches for speed and repair: %s", reason)
     return {
         name: partial(_run, name, program, patched=not reason)
         if PROGRAMS[name].guards or not reason
@@ -127,14 +92,18 @@ def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
 
 def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
     known = PROGRAMS[name]
-    if known.guards and (reason := _differs(known.guards_use)):
-        raise SystemExit(f"{name} does not start, because it would be unprotected: {reason}")
-    for guard in known.guards:
-        guard()
-    if patched or known.whole:
-        if known.starts:
-            app_starts.apps.connect(known.starts, commands, LAUNCHER)
-        known.patch()
+    unprotected = f"{name} does not start, because it would be unprotected"
+    if known.guards and (reason := refusal()):
+        raise SystemExit(f"{unprotected}: {reason}")
+    try:
+        for guard in known.guards:
+            guard()
+        if patched or known.whole:
+            if known.starts:
+                app_starts.apps.connect(known.starts, commands, LAUNCHER)
+            known.patch()
+    except (ImportError, AttributeError) as error:  # Flower lacks a name
+        raise SystemExit(f"{unprotected}: {error}") from error
     return program()
 
 
@@ -147,10 +116,6 @@ def main(arguments: Sequence[str]) -> Any:
         del sys.path[0]
     sys.argv = list(arguments)
     return commands([name])[name]()
-
-
-def _warn(reason: str) -> None:
-    getLogger("flwr").log(WARNING, "Flower runs without the patches for speed and repair: %s", reason)
 
 
 if __name__ == "__main__":

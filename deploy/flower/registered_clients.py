@@ -14,17 +14,15 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from deploy.json_text import parse_json
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DAY = 86_400.0  # s
 
@@ -34,13 +32,7 @@ class RegistrationRefused(Exception):  # noqa: N818
 
 
 class Registry:
-    """The registered clients and the invitations of a server, in its folders `clients/` and `invitations/`.
-
-    Parameters
-    ----------
-    folder : Path
-        The server's folder.
-    """
+    """A server's registered clients and invitations, in its folders `clients/` and `invitations/`."""
 
     def __init__(self, folder: Path) -> None:
         self._clients, self._invitations = folder / "clients", folder / "invitations"
@@ -88,17 +80,7 @@ class Registry:
         return found
 
     def record(self, name: str, node: str, public_key: str) -> None:
-        """Write the file of a registered client.
-
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        node : str
-            The node id that the SuperLink gave the client.
-        public_key : str
-            The client's public key in OpenSSH format, one line.
-        """
+        """Write the file of a registered client."""
         client = {
             "node-id": node,
             "public-key": public_key,
@@ -110,16 +92,10 @@ class Registry:
     def restore(self, register: Callable[[str, str], str]) -> dict[str, str]:
         """Register again the clients that the SuperLink's database lacks, and write their new node ids.
 
-        Parameters
-        ----------
-        register : Callable[[str, str], str]
-            Gets a client's name and public key. It registers the key under the name, unless the key is
-            registered already, and returns the node id.
+        `register`: gets a client's name and public key. It registers the key under the name, unless the key
+        is registered already, and returns the node id.
 
-        Returns
-        -------
-        dict[str, str]
-            The clients that could not be registered: under each name, the reason.
+        Returns the clients that could not be registered: under each name, the reason.
         """
         failed = {}
         for file in sorted(self._clients.glob("*.json")):
@@ -191,21 +167,12 @@ class Registry:
 
         A device that shows its token a second time, because it missed the answer, gets the same answer again.
 
-        Parameters
-        ----------
-        token : str
-            The token that the device shows.
-        key : str
-            The device's public key in OpenSSH format, one line.
-        register : Callable[[str, str], str]
-            Gets the client's name and the key. It registers the key under the name, unless the key is
-            registered already, and returns the node id.
+        `key`: the device's public key in OpenSSH format, one line. `register`: gets the client's name and the
+        key. It registers the key under the name, unless the key is registered already, and returns the node
+        id.
 
-        Raises
-        ------
-        RegistrationRefused
-            If no invitation has this token, the invitation has expired, another device has used it, or its
-            client is registered already. `register` may raise this error too.
+        Raises RegistrationRefused if no invitation has this token, the invitation has expired, another device
+        has used it, or its client is registered already. `register` may raise this error too.
         """
         file = self._file(token)
         with self._alone():

@@ -28,19 +28,9 @@ def run_command(
 
     The command prints the run's log and ends when the run ends.
 
-    Parameters
-    ----------
-    app : Path
-        The folder of the app's pyproject.toml.
-    connection : str
-        The name of the SuperLink's connection in Flower's config.toml.
-    run_config : Mapping[str, ConfigValue]
-        The settings that differ from the app's defaults.
-    folder : Path
-        The folder for the copy of the app (`app/`, which must not exist yet) and the run config
-        (`config.toml`). It is made if it is missing.
-    leave_out : Path
-        A folder that is not copied, even if it lies inside the app's folder.
+    `folder`: the folder for the copy of the app (`app/`, which must not exist yet) and the run config
+    (`config.toml`). It is made if it is missing. `leave_out`: a folder that is not copied, even if it lies
+    inside the app's folder.
     """
     copy_app(app, folder / "app", leave_out)
     write_config(folder / "config.toml", run_config)
@@ -51,19 +41,8 @@ def run_command(
 def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> str:
     """Return the SHA-256 hash, in hexadecimal, of the bundle (FAB) that Flower builds from an app.
 
-    Parameters
-    ----------
-    app : Path
-        The folder of the app's pyproject.toml.
-    environment : Mapping[str, str]
-        The environment of the command `flwr build`. Its PATH must find `flwr`.
-    leave_out : Path
-        A folder that is not bundled, even if it lies inside the app's folder.
-
-    Raises
-    ------
-    ValueError
-        If `flwr build` fails. The message contains its output.
+    `environment`: the environment of the command `flwr build`. Its PATH must find `flwr`. `leave_out`: a
+    folder that is not bundled, even if it lies inside the app's folder.
     """
     with tempfile.TemporaryDirectory() as temporary:
         copy_app(app, Path(temporary, "app"), leave_out)
@@ -87,15 +66,9 @@ def copy_app(app: Path, target: Path, leave_out: Path) -> None:
     In the app's own folder, Flower would examine every file, also those of a virtual environment, for several
     seconds in each run.
 
-    Parameters
-    ----------
-    app : Path
-        The folder of the app's pyproject.toml.
-    target : Path
-        The folder for the copy, which must not exist yet.
-    leave_out : Path
-        A folder that is not copied, as a path without symbolic links. Hidden folders, `__pycache__` and
-        virtual environments are not copied either.
+    `target`: the folder for the copy, which must not exist yet. `leave_out`: a folder that is not copied, as
+    a path without symbolic links. Hidden folders, `__pycache__` and virtual environments are not copied
+    either.
     """
     app = app.resolve()
     for parent, folders, files in os.walk(app):

@@ -6,10 +6,11 @@ import contextlib
 import json
 import shlex
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -33,7 +34,7 @@ from deploy.hosting.server import (
 from deploy.metrics.collector import Sources
 from deploy.metrics.http_endpoint import check_address, serving, url
 from deploy.metrics.readiness import SuperLink
-from deploy.option_types import Finite
+from deploy.option_types import Finite, argument, optional
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
 from deploy.processes.groups import processes_with, wait_until
@@ -49,9 +50,6 @@ from server.tracking import check_trackers
 from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 _LINES = "\n\t"  # the unprintable characters that messages keep
 # Why `run` refuses these settings.
 _NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
@@ -62,11 +60,10 @@ server = typer.Typer(no_args_is_help=True, help="Run a server for real devices."
 
 Dir = Annotated[
     Path | None,
-    typer.Option(
+    optional(
         "--dir",
         help="Folder of the server. (default: /var/lib/cohort-server for root, else "
         "~/.local/state/cohort-server)",
-        show_default=False,
     ),
 ]
 
@@ -82,42 +79,30 @@ def _server() -> None:
 def up(
     host: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Name or address under which devices reach this machine; may be repeated. "
-            "Required the first time.",
-            show_default=False,
+            "Required the first time."
         ),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Port for devices. (default: 9092)", show_default=False),
-    ] = None,
+    port: Annotated[int | None, optional(min=1, max=65535, help="Port for devices. (default: 9092)")] = None,
     control_port: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Port for the operator, on this machine only. (default: 9093)",
-            show_default=False,
-        ),
+        optional(min=1, max=65535, help="Port for the operator, on this machine only. (default: 9093)"),
     ] = None,
     listen: Annotated[
-        str | None,
-        typer.Option(help="Address on which to listen for devices. (default: 0.0.0.0)", show_default=False),
+        str | None, optional(help="Address on which to listen for devices. (default: 0.0.0.0)")
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(
+        optional(
             metavar="[HOST:]PORT",
             help="Offer metrics for Prometheus at this address; without HOST, to this machine only. off: no "
             "metrics. (default: off)",
-            show_default=False,
         ),
     ] = None,
     page: Page = False,
     page_port: Annotated[
-        int,
-        typer.Option(min=1, max=65535, help="Port of the page, on this machine only."),
+        int, typer.Option(min=1, max=65535, help="Port of the page, on this machine only.")
     ] = PAGE_PORT,
     folder: Dir = None,
 ) -> None:
@@ -194,9 +179,7 @@ def _metrics(server: Server, programs: Programs) -> Iterator[None]:
 @server.command()
 def invite(
     name: Annotated[str, typer.Argument(help="Name of the new client.")],
-    out: Annotated[
-        Path | None, typer.Option(help="File to write. (default: NAME.invitation)", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, optional(help="File to write. (default: NAME.invitation)")] = None,
     expires: Annotated[
         float,
         typer.Option(
@@ -226,10 +209,7 @@ def invite(
 @server.command()
 def bundle(
     app: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of the app's pyproject.toml. (default: this project)", show_default=False
-        ),
+        Path | None, argument(help="Folder of the app's pyproject.toml. (default: this project)")
     ] = None,
     folder: Dir = None,
 ) -> None:
@@ -335,8 +315,7 @@ def list_runs(as_json: AsJson = False, folder: Dir = None) -> None:
 @server.command()
 def stop(
     run: Annotated[
-        str,
-        typer.Argument(help="Name or folder of the run, last (the newest), or Flower's id of any run."),
+        str, typer.Argument(help="Name or folder of the run, last (the newest), or Flower's id of any run.")
     ],
     folder: Dir = None,
 ) -> None:
@@ -368,29 +347,26 @@ def _flower_run(server: Server, run: str) -> str:
 def run(
     setting: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             "--set",
             metavar="KEY=VALUE",
             help="A setting of the run config in pyproject.toml; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             "--track",
             metavar="NAME",
             help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(
+        optional(
             metavar="RUN",
             help="Resume an earlier run: its name, its folder, or last. Its settings are kept; num-rounds, "
             "target-accuracy, eligible, track and the deadlines may change.",
-            show_default=False,
         ),
     ] = None,
     folder: Dir = None,
@@ -476,22 +452,7 @@ def _earlier(server: Server, run: str) -> Path:
 
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the run config with which an earlier run resumes.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the earlier run.
-    given : Mapping[str, ConfigValue]
-        The settings that differ from the earlier run's.
-
-    Raises
-    ------
-    ServerError
-        If the folder holds no history.
-    ValueError
-        If `given` changes a setting that a resume must not change.
-    """
+    """Return the run config with which an earlier run resumes."""
     history = RunHistory(folder / FILE_NAME)
     history.read(skip_damaged=True)
     if not history.settings:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from deploy.runs.run_state import state_of
 from server.history import FILE_NAME, RunHistory
-from server.settings import CHECKPOINTS
-from strategies.checkpoint import CheckpointFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 RUN_ID = "flower-run"  # the file in a run's folder with the id of its last Flower run
 
@@ -83,7 +80,7 @@ def describe(run: RunHistory) -> dict[str, Any]:
     note = run.path.parent / RUN_ID
     return {
         "run": run.path.parent.name,
-        "state": state_of(run),
+        "state": state_of(run.end, run.path.parent),
         "selector": run.label,
         "round": last.get("round", 0),
         "rounds": run.settings.get("num_rounds"),
@@ -93,17 +90,6 @@ def describe(run: RunHistory) -> dict[str, Any]:
         "flower_run": note.read_text() if note.exists() else None,
         "folder": str(run.path.parent),
     }
-
-
-def state_of(run: RunHistory) -> str:
-    """Return the state of a run whose history has been read.
-
-    The states are "running", "interrupted", "finished", "stopped" and "failed".
-    """
-    if run.end is not None:
-        return "finished" if run.finished else "stopped" if run.stopped else "failed"
-    claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()
-    return "running" if claimed else "interrupted"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from deploy.flower import commands
 from deploy.flower.corrupt_database import move_aside_if_corrupt
@@ -19,11 +21,6 @@ from deploy.processes.ports import LOOPBACK
 from deploy.processes.supervisor import Supervisor
 from deploy.tls.probe import REFUSED, unreachable
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
 START_TIMEOUT = 120.0  # s that the SuperLink may take to start
 # Seconds before a program that has ended is started again: SOON if it ran for more than SETTLED s, else LATER
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
@@ -33,25 +30,7 @@ MARK = "COHORT_SERVER"  # the environment variable that marks the server's proce
 
 
 class _Program(Supervisor):
-    """Keeps one program running, in a thread. The program's output goes to a log of limited size.
-
-    Parameters
-    ----------
-    name : str
-        The program's name in messages, and the name of its log without ".log".
-    command : Sequence[str]
-        The command to run.
-    folder : Path
-        The folder of the logs.
-    environment : Mapping[str, str]
-        The program's whole environment.
-    say : Callable[[str], None]
-        Receives messages for the operator.
-    work : Path
-        The program's working directory, which is made if it is missing.
-    before : Callable[[], None]
-        Called before each start of the program. (default: nothing is called)
-    """
+    """Keeps one program running, in a thread. The program's output goes to a log of limited size."""
 
     grace = 8.0
 
@@ -127,18 +106,8 @@ class _Program(Supervisor):
 class Programs:
     """Keeps the SuperLink and the executor of ServerApps running inside a `with` block.
 
-    Parameters
-    ----------
-    server : Server
-        The server whose programs are run.
-    say : Callable[[str], None]
-        Receives a message for the operator whenever a program has ended unexpectedly, or a corrupt database
-        was moved aside. `say` is called in other threads.
-
-    Raises
-    ------
-    ServerError
-        When the `with` block is entered, if the SuperLink ends or does not answer within `START_TIMEOUT`.
+    `say`: receives a message for the operator whenever a program has ended unexpectedly, or a corrupt
+    database was moved aside. `say` is called in other threads.
     """
 
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:

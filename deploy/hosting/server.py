@@ -7,12 +7,12 @@ import json
 import os
 import secrets
 import shlex
-import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -29,9 +29,6 @@ from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server
@@ -125,13 +122,7 @@ class Server:
 
     @classmethod
     def load(cls, folder: Path) -> Server:
-        """Return the server whose settings `save` wrote into a folder.
-
-        Raises
-        ------
-        ServerError
-            If the folder holds no settings of a server, they cannot be read, or the folder is another user's.
-        """
+        """Return the server whose settings `save` wrote into a folder."""
         _check_owner(folder)
         try:
             saved = parse_json((folder / FILE).read_text())
@@ -147,16 +138,7 @@ class Server:
     def save(self) -> str | None:
         """Write the server's settings, and those other files that are missing or out of date.
 
-        Returns
-        -------
-        str | None
-            "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
-
-        Raises
-        ------
-        ServerError
-            If the first host or the port is invalid, or the authority's key is missing and needed for a
-            renewal.
+        Returns "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
         """
         try:
             check_server(self.address)
@@ -183,8 +165,8 @@ class Server:
                 )
             certificates.renew_certificate(keys, self.hosts)
             done = "renewed"
-        _keep(keys / "executor.secret", secrets.token_bytes(32))
-        _keep(self.control_secret, secrets.token_hex(32).encode())
+        certificates.keep_private(keys / "executor.secret", secrets.token_bytes(32))
+        certificates.keep_private(self.control_secret, secrets.token_hex(32).encode())
         for name in ("logs", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         self.prepare_clients()
@@ -198,13 +180,7 @@ class Server:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Inside a `with` block, keep other processes from starting this server.
-
-        Raises
-        ------
-        ServerError
-            If another process has claimed the folder, or the folder is another user's.
-        """
+        """Inside a `with` block, keep other processes from starting this server."""
         import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         _check_owner(self.folder)
@@ -231,31 +207,16 @@ class Server:
     def environment(self, home: str = "flwr") -> dict[str, str]:
         """Return the environment of Flower's programs.
 
-        Parameters
-        ----------
-        home : str
-            The name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
-            API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
+        `home`: the name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
+        API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
         """
-        programs = [Path(sys.executable).parent]
-        environment = flower_environment(programs, self.folder / home, self.folder / "tmp")
+        environment = flower_environment(self.folder / home, self.folder / "tmp")
         if data := environment.get(DATA):  # ServerApps have another working directory
             environment[DATA] = str(Path(data).absolute())
         return environment
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
-
-        Parameters
-        ----------
-        *arguments : str
-            The arguments of `flwr`, without the name of the connection.
-
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run, or the command fails.
-        """
+        """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command."""
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
         if not answer["success"]:
@@ -267,13 +228,7 @@ class Server:
         return _command(self.folder, *words)
 
     def check_is_up(self) -> None:
-        """Check that the SuperLink runs.
-
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run, or its certificate is refused, for example because it has expired.
-        """
+        """Check that the SuperLink runs."""
         problem = unreachable(f"{certificates.LOOPBACK[1]}:{self.control_port}", self.authority, 1.0)
         if problem and problem.startswith(REFUSED):
             raise ServerError(f"the server on port {self.control_port} of this machine: {problem}")
@@ -284,48 +239,17 @@ class Server:
             )
 
     def bundle(self, app: Path | None = None) -> str:
-        """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal.
-
-        Parameters
-        ----------
-        app : Path | None
-            The folder of the app's pyproject.toml. (default: this project's app)
-
-        Raises
-        ------
-        ValueError
-            If Flower cannot build the bundle.
-        """
+        """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal."""
         return bundle_hash(app or app_folder(), self.environment(), self.folder)
 
     def client(self, name: str) -> Path:
-        """Return the path of a client's file. The file exists if the client is registered.
-
-        Raises
-        ------
-        ValueError
-            If the name is invalid, see `check_name`.
-        """
+        """Return the path of a client's file. The file exists if the client is registered."""
         return self.registry.client(check_name(name))
 
     def register(self, name: str, public_key: str) -> str:
         """Register a public key under the name of a client, and return the client's node id.
 
         If the client is registered with this key already, nothing changes.
-
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        public_key : str
-            The client's public key in OpenSSH format, one line.
-
-        Raises
-        ------
-        ServerError
-            If the name or the key is in use, the key is invalid, or the SuperLink does not run.
-        ValueError
-            If the name is invalid.
         """
         if (node := self.registry.node_of(self.client(name).stem, public_key)) is not None:
             return node
@@ -349,23 +273,8 @@ class Server:
     def invite(self, name: str, file: Path, days: float, bundle: str) -> None:
         """Write an invitation, a file with which one device can register its key under a client's name.
 
-        Parameters
-        ----------
-        name : str
-            The client's name.
-        file : Path
-            The path of the invitation. The file must not exist yet.
-        days : float
-            The number of days until the invitation expires.
-        bundle : str
-            The hash of the bundle of the only app that the device is to run, or "" for any app.
-
-        Raises
-        ------
-        ServerError
-            If a client is registered or invited under this name, or the file exists.
-        ValueError
-            If the name is invalid.
+        `days`: the number of days until the invitation expires. `bundle`: the hash of the bundle of the only
+        app that the device is to run, or "" for any app.
         """
         self._check_free(name)
         if file.exists():
@@ -390,18 +299,8 @@ class Server:
     def revoke(self, name: str) -> None:
         """Revoke a client: refuse its key from now on, close its connection, and withdraw its invitations.
 
-        Parameters
-        ----------
-        name : str
-            The client's name. For a node of the SuperLink that is not registered in this folder: `STRANGER`
-            and the node id.
-
-        Raises
-        ------
-        ServerError
-            If no client is registered or invited under this name, or the SuperLink does not run.
-        ValueError
-            If the name is invalid.
+        `name`: the client's name. For a node of the SuperLink that is not registered in this folder:
+        `STRANGER` and the node id.
         """
         if name.startswith(STRANGER) and name in self.states():
             self.flwr("supernode", "unregister", name.removeprefix(STRANGER))
@@ -458,11 +357,6 @@ class Server:
         - the invited clients, with the time at which their invitation expires;
         - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
           node id.
-
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
@@ -478,18 +372,7 @@ class Server:
         return found
 
     def stop(self, flower_run: str) -> None:
-        """Stop a Flower run; its ServerApp then ends.
-
-        Parameters
-        ----------
-        flower_run : str
-            Flower's id of the run.
-
-        Raises
-        ------
-        ServerError
-            If the SuperLink does not run or does not know the run, or if the run has ended.
-        """
+        """Stop a Flower run; its ServerApp then ends."""
         self.flwr("stop", flower_run)
 
 
@@ -515,13 +398,6 @@ def _check_owner(folder: Path) -> None:
     for each in (folder, folder / "pki"):
         if why := certificates.foreign_owner(each):
             raise ServerError(f"dir = {each}: {why}")
-
-
-def _keep(file: Path, secret: bytes) -> None:
-    """Write a secret if its file is missing, or empty because of a power failure."""
-    if not file.exists() or not file.stat().st_size:
-        file.unlink(missing_ok=True)
-        certificates.write_private(file, secret)
 
 
 def _node(name: str, id: str, listed: Mapping[str, Any]) -> Node:

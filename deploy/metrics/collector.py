@@ -35,13 +35,7 @@ class Sources:
 
 
 class Collector:
-    """Reads the sources again and again inside a `with` block, and keeps the latest numbers.
-
-    Parameters
-    ----------
-    sources : Sources
-        Where the numbers come from.
-    """
+    """Reads the sources again and again inside a `with` block, and keeps the latest numbers."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

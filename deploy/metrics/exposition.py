@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from deploy.metrics.catalogue import METRICS
 from strategies.clients.printable import LONGEST_NAME, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from deploy.metrics.exposition import Sample
-from server.history import FILE_NAME, TOLD_TO_END, Tail
+from deploy.runs.run_state import STATES, state_of
+from server.history import FILE_NAME, Tail
 from server.settings import CHECKPOINTS
-from strategies.checkpoint import CheckpointFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,6 @@ MOST_RUNS = 20  # runs that have samples: those whose histories were written las
 MOST_GROUPS = 50  # groups of a run that have samples; clients choose the names of groups
 PARTS = 8  # the most reads of one history in a step, so that a long history does not hold up the others
 PHASES = ("poll", "train", "aggregate")
-STATES = ("running", "interrupted", "finished", "stopped", "failed")
-RUNNING, INTERRUPTED, FINISHED, STOPPED, FAILED = STATES
 _COUNTERS = (
     "cohort_run_starts_total",
     "cohort_rounds_total",
@@ -44,11 +42,6 @@ class Runs:
     A run's name is the path of the run's folder, relative to `folder`. Of the histories that exist at the
     first `step`, the newest has samples at once, and each other one has samples once a line is added to it.
     The counters of all these histories begin with 0.
-
-    Parameters
-    ----------
-    folder : Path
-        Histories are looked for one and two levels below this folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,17 +92,7 @@ def _histories(folder: Path) -> dict[Path, int]:
 
 
 class _Run:
-    """The numbers of one run.
-
-    Parameters
-    ----------
-    name : str
-        The run's name in samples.
-    path : Path
-        The history.
-    counts : bool
-        Whether the lines that the history has now are counted.
-    """
+    """The numbers of one run."""
 
     def __init__(self, name: str, path: Path, *, counts: bool) -> None:
         self._name, self._path = name, path
@@ -119,7 +102,7 @@ class _Run:
         self._phases = dict.fromkeys(PHASES, 0.0)
         self._settings: Line = {}
         self._last: Line = {}
-        self._end: str | None = None
+        self._end: Line | None = None
         self._clients = 0
         self._round = 0
         # A resume replaces the file, and then all its lines are read again. Lines that were counted before do
@@ -155,10 +138,8 @@ class _Run:
                     self._counted = self._round
                     if self._counts and self._round > 0:
                         self._count(line)
-            case "end":
-                self._end = FINISHED
-            case "error":
-                self._end = STOPPED if line["reason"] == TOLD_TO_END else FAILED
+            case "end" | "error":
+                self._end = line
 
     def _begin(self) -> None:
         self._end = None
@@ -184,22 +165,13 @@ class _Run:
         for phase in PHASES:
             self._phases[phase] += float(line.get("phases", {}).get(phase) or 0)
 
-    def _state(self) -> str:
-        if self._end is not None:
-            return self._end
-        try:
-            claimed = CheckpointFolder(self._path.parent / CHECKPOINTS).is_claimed()
-        except OSError:  # the lock cannot be tried, because the folder cannot be written to
-            claimed = True
-        return RUNNING if claimed else INTERRUPTED
-
     def samples(self) -> Iterator[Sample]:
         if not self._settings:
             return
         run, settings, last = (self._name,), self._settings, self._last
         described = [settings.get(name, "") for name in ("selector", "task", "seed")]
         yield Sample("cohort_run_info", 1, (*run, *described))
-        state = self._state()
+        state = state_of(self._end, self._path.parent)
         for each in STATES:
             yield Sample("cohort_run_state", each == state, (*run, each))
         for metric, value in self._counters.items():

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from deploy.page.http_interface import page_app
 from deploy.page.http_server import end_with_parent, listening, serve, step_back
 from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import TOKEN
@@ -23,7 +24,7 @@ def main() -> int:
         return 1
     end_with_parent()
     sources = RunSources(folder, wait=True)
-    serve(sources, token, listener, lambda: print(listener.getsockname()[1], flush=True))
+    serve(page_app(sources, token), listener, lambda: print(listener.getsockname()[1], flush=True))
     return 0
 
 

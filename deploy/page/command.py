@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.option_types import argument, optional
 from deploy.page.process import PageProcess
 from deploy.page.secret_link import new_token, shown_address
 from deploy.runs.trials import run_folder
@@ -16,24 +17,12 @@ from deploy.runs.trials import run_folder
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
 
 Page = Annotated[bool, typer.Option("--page", help="Show the run in the browser: an address is printed.")]
-PagePort = Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)]
+PagePort = Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)]
 
 
 @contextlib.contextmanager
 def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Serve a page of a run that is trained inside the `with` block, if the user wants one.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the run.
-    wanted : bool
-        Whether there is to be a page.
-    port : int or None
-        The page's port. (default: a free port)
-    say : Callable[[str], None]
-        Receives the page's address, and how to open the page afterwards.
-    """
+    """Serve a page of a run that is trained inside the `with` block, if the user wants one."""
     if not wanted:
         yield
         return
@@ -45,15 +34,15 @@ def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], N
 def page(
     run: Annotated[
         str,
-        typer.Argument(
+        argument(
             help="A history, or the folder of a run, of a trial, of several runs or of a server; last: the "
-            "newest comparison in runs/.",
-            show_default=False,
+            "newest comparison in runs/."
         ),
     ],
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)] = None,
+    port: Annotated[int | None, optional(min=1, max=65535, help=PORT_HELP)] = None,
 ) -> None:
     """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. The run is not changed."""
+    from deploy.page.http_interface import page_app
     from deploy.page.http_server import listening, serve, step_back
     from deploy.page.run_sources import NothingThereError, RunSources
 
@@ -69,4 +58,6 @@ def page(
     where = listener.getsockname()[1]
     step_back()
     with shown_address(where, token) as shown:
-        serve(sources, token, listener, lambda: typer.echo(f"open {shown}   (Ctrl-C ends the page)"))
+        serve(
+            page_app(sources, token), listener, lambda: typer.echo(f"open {shown}   (Ctrl-C ends the page)")
+        )

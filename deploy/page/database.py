@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flwr.supercore.state.schema.corestate_models import Task, TaskLogsTable
+from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Run
+from flwr.supercore.state.schema.linkstate_models import Node as NodeTable
+from sqlalchemy import create_engine, literal_column, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from deploy.json_text import parse_json
 
+if TYPE_CHECKING:
+    from sqlalchemy import Select
+
 PATIENCE = 0.2  # s that a query waits for a lock
-LOG_PIECES, LOG_RUNS = (
-    500,
-    100,
-)  # the most pieces of a log that are read at once, and the most runs whose logs are read
+# The most pieces of a log that are read at once, and the most runs whose logs are read.
+LOG_PIECES, LOG_RUNS = 500, 100
 OPEN_MESSAGES = 2000  # the most messages of rounds under way that are read
 
 
@@ -55,11 +62,6 @@ class Database:
 
     A reader of a database in WAL mode delays no writer. If the file is missing, locked, corrupt or of another
     version of Flower, the methods return no data.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,11 +69,9 @@ class Database:
 
     def nodes(self) -> dict[str, Node] | None:
         """Return the nodes by name; a node without a name is named "node-" and its id."""
-        rows = self._rows(
-            "SELECT node_id, name, status, online_until, last_deactivated_at FROM node "
-            "WHERE status != 'unregistered'"
-        )
-        if rows is None:
+        columns = NodeTable.node_id, NodeTable.name, NodeTable.status, NodeTable.online_until
+        asked = select(*columns, NodeTable.last_deactivated_at).where(NodeTable.status != "unregistered")
+        if (rows := self._rows(asked)) is None:
             return None
         found = {}
         for node_id, name, status, until, left in rows:
@@ -81,17 +81,20 @@ class Database:
 
     def open_messages(self) -> list[OpenMessage]:
         """Return the TRAIN messages of rounds under way, and those of past rounds that are still stored."""
+        asked, reply = MessageIns, MessageRes
+        columns = Run.override_config, asked.group_id, NodeTable.name, asked.dst_node_id
         rows = self._rows(
-            "SELECT run.override_config, ins.group_id, node.name, ins.dst_node_id, ins.created_at, "
-            "ins.delivered_at, res.message_id FROM message_ins AS ins "
-            "JOIN run ON run.run_id = ins.run_id LEFT JOIN node ON node.node_id = ins.dst_node_id "
-            "LEFT JOIN message_res AS res ON res.reply_to_message_id = ins.message_id "
-            "WHERE ins.message_type LIKE 'train%' ORDER BY ins.created_at DESC LIMIT ?",
-            OPEN_MESSAGES,
+            select(*columns, asked.created_at, asked.delivered_at, reply.message_id)
+            .join(Run, Run.run_id == asked.run_id)
+            .join(NodeTable, NodeTable.node_id == asked.dst_node_id, isouter=True)
+            .join(reply, reply.reply_to_message_id == asked.message_id, isouter=True)
+            .where(asked.message_type.startswith("train"))
+            .order_by(asked.created_at.desc())
+            .limit(OPEN_MESSAGES)
         )
         found = []
-        for config, group, name, node_id, created, delivered, reply in rows or ():
-            phase = "replied" if reply else "working" if delivered else "asked"
+        for config, group, name, node_id, created, delivered, replied in rows or ():
+            phase = "replied" if replied else "working" if delivered else "asked"
             client = str(name or f"node-{_unsigned(node_id)}")
             found.append(OpenMessage(_output_dir(config), str(group), client, float(created or 0), phase))
         return found
@@ -100,42 +103,35 @@ class Database:
         """Return lines of the log of a run's ServerApps, in the form of `deploy.page.run_sources.read_log`.
 
         The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
-        numbers instead of offsets.
-
-        Parameters
-        ----------
-        run : Path
-            The folder of the run, or of the comparison to which the run belongs.
-        start : int, optional
-            The number of the last piece that is known. (default: the last `LOG_PIECES` pieces are returned)
+        numbers instead of offsets. Without `start`, the last `LOG_PIECES` pieces are returned.
         """
         runs = [
             run_id
-            for run_id, config in self._rows("SELECT run_id, override_config FROM run") or ()
+            for run_id, config in self._rows(select(Run.run_id, Run.override_config)) or ()
             if run in (Path(folder := _output_dir(config)), Path(folder).parent) and folder
         ][-LOG_RUNS:]
-        marks = ",".join("?" * len(runs))
-        pieces = self._rows(
-            "SELECT task_logs.rowid, log FROM task_logs JOIN task ON task.task_id = task_logs.task_id "
-            f"WHERE task.run_id IN ({marks}) AND task_logs.rowid > ? "
-            f"ORDER BY task_logs.rowid {'DESC' if start is None else 'ASC'} LIMIT ?",
-            *runs,
-            start or 0,
-            LOG_PIECES,
-        )
+        number: Any = literal_column("task_logs.rowid")
+        logs = TaskLogsTable.c
+        asked = select(number, logs.log).join(Task, Task.task_id == logs.task_id)
+        asked = asked.where(Task.run_id.in_(runs), number > (start or 0)).limit(LOG_PIECES)
+        pieces = self._rows(asked.order_by(number.desc() if start is None else number))
         pieces = sorted(pieces or [])
         text = "".join(str(log) for _, log in pieces)
         end = pieces[-1][0] if pieces else start or 0
         return start or 0, end, text.splitlines()
 
-    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]] | None:
+    def _rows(self, statement: Select[*tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         if not self.path.is_file():
             return None
+        engine = create_engine(
+            f"sqlite:///{self.path.resolve().as_uri()}?mode=ro&uri=true",
+            connect_args={"timeout": PATIENCE},
+            poolclass=NullPool,
+        )
         try:
-            address = f"{self.path.resolve().as_uri()}?mode=ro"
-            with contextlib.closing(sqlite3.connect(address, uri=True, timeout=PATIENCE)) as connection:
-                return connection.execute(query, values).fetchall()
-        except (sqlite3.Error, OSError):
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(statement)]
+        except (SQLAlchemyError, OSError):
             return None
 
 

@@ -85,20 +85,7 @@ class _Gate:
 
 
 def page_app(sources: RunSources, token: str) -> ASGIApp:
-    """Return the page as an ASGI app.
-
-    Parameters
-    ----------
-    sources : RunSources
-        The runs to show.
-    token : str
-        The secret, with which the paths of all the page's addresses begin.
-
-    Raises
-    ------
-    ValueError
-        If the secret is empty.
-    """
+    """Return the page as an ASGI app."""
     if not token:
         raise ValueError("token = '': must be a secret; without one, everybody could read the page")
     page = _Page(sources)

@@ -1,4 +1,4 @@
-"""Serves the page on one port. The number of connections and the time of each are limited."""
+"""An HTTP server on one port that limits the number of connections and the time of each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from deploy.page.http_interface import page_app
 from deploy.processes.ports import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deploy.page.run_sources import RunSources
+    from starlette.types import ASGIApp
 
 CONNECTIONS = 64  # the most open connections; a further one closes the oldest
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
@@ -27,12 +26,14 @@ HEADER_BYTES = 16_384  # the most bytes of a request's head
 
 
 class _ShortConnection(H11Protocol):
-    """A connection that is closed after `LONGEST` seconds, even if its peer sends or reads slowly."""
+    """A connection that is closed after `longest` seconds (default: `LONGEST`), whatever it does."""
+
+    longest: float | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._since = self.loop.time()
-        self._limit = self.loop.call_later(LONGEST, transport.abort)
+        self._limit = self.loop.call_later(self.longest or LONGEST, transport.abort)
         mine = [each for each in self.connections if isinstance(each, _ShortConnection)]
         excess = max(0, len(mine) - CONNECTIONS)
         for oldest in sorted(mine, key=lambda each: each._since)[:excess]:
@@ -44,46 +45,31 @@ class _ShortConnection(H11Protocol):
 
 
 def listening(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a socket that is bound to a port, for `serve`; 0 stands for a free port.
-
-    Raises
-    ------
-    OSError
-        If the port is taken.
-    """
+    """Return a socket that listens on a port, for `serve`; 0 stands for a free port."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
+        found.listen(CONNECTIONS)
     except OSError:
         found.close()
         raise
     return found
 
 
-def serve(sources: RunSources, token: str, listener: socket.socket, started: Callable[[], None]) -> None:
-    """Serve the page until SIGINT or SIGTERM.
-
-    Parameters
-    ----------
-    sources : RunSources
-        The runs to show.
-    token : str
-        The secret of the page's address.
-    listener : socket
-        The socket on which the page is served, see `listening`.
-    started : Callable[[], None]
-        Called when the page can be opened.
-    """
+def make_server(
+    app: ASGIApp, *, longest: float | None = None, started: Callable[[], None] = lambda: None
+) -> uvicorn.Server:
+    """Return a server of an app. `started` is called when it answers. `longest` replaces `LONGEST`."""
     config = uvicorn.Config(
-        page_app(sources, token),
-        http=_ShortConnection,
+        app,
+        http=type("Connection", (_ShortConnection,), {"longest": longest}),
         ws="none",
         lifespan="off",
         interface="asgi3",
         log_config=None,
         log_level="critical",
-        access_log=False,  # a line would hold the secret
+        access_log=False,  # a line would hold the secret of a page
         server_header=False,
         proxy_headers=False,
         backlog=CONNECTIONS,
@@ -97,8 +83,13 @@ def serve(sources: RunSources, token: str, listener: socket.socket, started: Cal
             await super().startup(sockets)
             started()
 
+    return Server(config)
+
+
+def serve(app: ASGIApp, listener: socket.socket, started: Callable[[], None]) -> None:
+    """Serve an app on a socket (see `listening`) until SIGINT or SIGTERM."""
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(Server(config).serve(sockets=[listener]))
+        asyncio.run(make_server(app, started=started).serve(sockets=[listener]))
 
 
 def step_back() -> None:

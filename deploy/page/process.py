@@ -9,13 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
 
 from deploy.page.secret_link import TOKEN, shown_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 START_TIMEOUT = 30.0  # s that the page may take to start
 GRACE = 3.0  # s that the page may take to end
@@ -25,18 +23,9 @@ PAUSE = 5.0  # s before a page that has ended is started again
 class PageProcess:
     """The page's process, inside a `with` block. If it does not start, the run goes on without a page.
 
-    Parameters
-    ----------
-    folder : Path
-        What the page shows, see `deploy.page.run_sources.RunSources`.
-    token : str
-        The secret of the page's address.
-    port : int
-        The port of the page on this machine; 0 stands for a free port.
-    say : Callable[[str], None]
-        Receives the page's address (see `shown_address`), or why there is no page.
-    kept : Path, optional
-        The file that holds the secret. (default: there is none)
+    `folder`: what the page shows, see `deploy.page.run_sources.RunSources`. `port`: the port of the page on
+    this machine; 0 stands for a free port. `say`: receives the page's address (see `shown_address`), or why
+    there is no page.
     """
 
     def __init__(

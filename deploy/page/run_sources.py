@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from deploy.page.database import Database
 from deploy.page.trial_numbers import TrialNumbers
+from deploy.runs.run_state import state_of
 from deploy.runs.trials import PLAN
-from server.history import FILE_NAME, TOLD_TO_END, Tail
-from server.settings import CHECKPOINTS
-from strategies.checkpoint import CheckpointFolder
+from server.history import FILE_NAME, Tail
 from strategies.clients.printable import printable
 from strategies.reporters.round_line import printable_line
 
@@ -40,13 +39,7 @@ class NothingThereError(ValueError):
 
 
 class Run:
-    """What the page shows at a time: all trials of a comparison, or a single run.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of a comparison, or of a trial.
-    """
+    """What the page shows at a time: all trials of a comparison, or a single run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,16 +80,9 @@ class Run:
     def state(self, name: str) -> str:
         """Return the state of a trial: waiting, running, interrupted, finished, stopped or failed."""
         trial = self.trials[name]
-        if trial.end is not None:
-            stopped = trial.end.get("reason") == TOLD_TO_END
-            return "finished" if trial.end["type"] == "end" else "stopped" if stopped else "failed"
-        if not trial.settings:
+        if trial.end is None and not trial.settings:
             return "waiting"
-        folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)
-        try:
-            return "running" if folder.is_claimed() else "interrupted"
-        except OSError:  # this process may not open the lock: it cannot tell whether the run still goes on
-            return "running"
+        return state_of(trial.end, self._tails[name].path.parent)
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
         own = self.folder / FILE_NAME
@@ -110,19 +96,8 @@ class Run:
 class RunSources:
     """The runs that the page can show: one run, or the runs in a folder, for example those of a server.
 
-    Parameters
-    ----------
-    path : Path
-        A history, or the folder of a trial, of a comparison, of several runs, or of a server for devices.
-    database : Path, optional
-        The SuperLink's database (default: the one in the folder, if there is one).
-    wait : bool (default: False)
-        Whether the path may hold no run yet.
-
-    Raises
-    ------
-    NothingThereError
-        If there is no run at the path, unless ``wait``.
+    `path`: a history, or the folder of a trial, of a comparison, of several runs, or of a server for devices.
+    `wait`: whether the path may hold no run yet.
     """
 
     def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:
@@ -209,15 +184,7 @@ class RunSources:
         return {name: found[name] for name in ranked[:LOGS]}
 
     def log(self, run: Run | None, name: str, start: int | None) -> tuple[int, int, list[str]]:
-        """Return new lines of a log, see `read_log`.
-
-        Raises
-        ------
-        KeyError
-            If there is no such log.
-        OSError
-            If the log cannot be read.
-        """
+        """Return new lines of a log, see `read_log`."""
         path = self.logs(run)[name]
         if path is not None:
             return read_log(path, start)
@@ -233,19 +200,11 @@ class RunSources:
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
     """Return the lines of a log after an offset, but at most the last `LOG_TAIL` bytes of the log.
 
-    Parameters
-    ----------
-    path : Path
-        The log. A link is not followed.
-    start : int, optional
-        The offset, in bytes. (default: `LOG_TAIL` bytes before the end)
+    `path`: the log. A link is not followed. `start`: the offset, in bytes. (default: `LOG_TAIL` bytes before
+    the end)
 
-    Returns
-    -------
-    int, int
-        The offsets of the first line and of the end of the last line.
-    list of str
-        The lines, without control characters.
+    Returns the offsets of the first line and of the end of the last line; the lines, without control
+    characters.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

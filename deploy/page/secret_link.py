@@ -6,14 +6,11 @@ import contextlib
 import secrets
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.processes.ports import LOOPBACK
-from deploy.tls.certificates import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from deploy.tls.certificates import keep_private
 
 TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the page's address
 
@@ -24,13 +21,8 @@ def new_token() -> str:
 
 
 def kept_token(file: Path) -> str:
-    """Return the secret that the file holds, so that the page keeps its address when it is started again.
-
-    The file is made if it is missing or empty.
-    """
-    if not file.exists() or not file.stat().st_size:  # empty: the power failed while the file was written
-        file.unlink(missing_ok=True)
-        write_private(file, new_token().encode())
+    """Return the secret that the file holds, so that the page keeps its address when it is started again."""
+    keep_private(file, new_token().encode())
     return file.read_text()
 
 
@@ -40,15 +32,6 @@ def shown_address(port: int, token: str, kept: Path | None = None) -> Iterator[s
 
     A terminal shows the secret. Other output may end in a log that others can read, so it gets the name of a
     file with the secret instead, which only this user can read.
-
-    Parameters
-    ----------
-    port : int
-        The port of the page.
-    token : str
-        The secret.
-    kept : Path, optional
-        The file that holds the secret. (default: if a file is needed, a temporary one is made for the block)
     """
     if sys.stdout.isatty():
         yield address(port, token)

@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 class Series:
     """One number per round. If there are too many rounds, neighbouring rounds share a bin.
 
-    Parameters
-    ----------
-    most : int
-        The largest number of bins; must be even. When all bins are in use, each pair of neighbouring bins
-        becomes one.
+    `most`: the largest number of bins; must be even. When all bins are in use, each pair of neighbouring bins
+    becomes one.
     """
 
     def __init__(self, most: int = 512) -> None:
@@ -78,10 +75,7 @@ class ClientCounts:
 
     If there are too many rounds, neighbouring rounds share a column.
 
-    Parameters
-    ----------
-    cells : int
-        About how many counts are kept in memory.
+    `cells`: about how many counts are kept in memory.
     """
 
     def __init__(self, cells: int = 1 << 23) -> None:

@@ -28,21 +28,12 @@ PER_ROUND = ("test_loss", "test_accuracy", "train_loss", "seconds", "num_availab
 class TrialNumbers:
     """The numbers of a trial, in memory that does not grow with the rounds.
 
-    Attributes
-    ----------
-    settings : dict
-        The line ``run`` of the history.
-    version : int
-        A number that changes with each line.
-    client_ids, client_sizes, used_sizes, client_groups
-        For each of the M clients: its identity, its number of samples, the number that the server uses, and
-        the name of its group or None.
-    series : dict of str to Series
-        Numbers over the rounds, from round 0 on: those of `PER_ROUND`, and ``selected``, ``failed``,
-        ``clipped`` and ``quarantined``, each a number of clients.
-    draws, missed : ClientCounts
-        For each client, over the rounds: how often the client was drawn, and how often it was selected but
-        sent no usable reply.
+    `settings`: the line ``run`` of the history. `version`: a number that changes with each line.
+    `client_ids`, `client_sizes`, `used_sizes`, `client_groups`: for each of the M clients: its identity, its
+    number of samples, the number that the server uses, and the name of its group or None. `series`: numbers
+    over the rounds, from round 0 on: those of `PER_ROUND`, and ``selected``, ``failed``, ``clipped`` and
+    ``quarantined``, each a number of clients. `draws`, `missed`: for each client, over the rounds: how often
+    the client was drawn, and how often it was selected but sent no usable reply.
     """
 
     def __init__(self) -> None:

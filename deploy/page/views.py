@@ -54,13 +54,8 @@ def summary(trial: TrialNumbers, state: str) -> View:
 def curves(trial: TrialNumbers, start: int = 0, width: int = 1) -> View:
     """Return the curves of a trial: a series over the rounds for each kind of number.
 
-    Parameters
-    ----------
-    trial : TrialNumbers
-        The trial.
-    start, width : int
-        The first bin that the browser still needs, and the number of rounds in each bin that the browser has.
-        If a series now has bins of another width, all its bins are returned.
+    `start`, `width`: the first bin that the browser still needs, and the number of rounds in each bin that
+    the browser has. If a series now has bins of another width, all its bins are returned.
     """
     found = {}
     for name, series in trial.series.items():
@@ -81,13 +76,8 @@ def members(trial: TrialNumbers) -> Mapping[str, list[int]]:
 def selections(trial: TrialNumbers, order: str) -> View:
     """Return the number of draws of each row of clients in each column of rounds; at most `ROWS` rows.
 
-    Parameters
-    ----------
-    trial : TrialNumbers
-        The trial.
-    order : str
-        The order of the clients: "size" (largest first), "draws" (most draws first), or "group": a row for
-        each group. A trial without groups has the order "size" instead.
+    `order`: the order of the clients: "size" (largest first), "draws" (most draws first), or "group": a row
+    for each group. A trial without groups has the order "size" instead.
     """
     count = len(trial.client_ids)
     groups = members(trial)
@@ -162,22 +152,10 @@ def clients_page(
 ) -> View:
     """Return one page of the table of clients.
 
-    Parameters
-    ----------
-    trial : TrialNumbers
-        The trial.
-    nodes : mapping of str to Node, or None
-        The SuperLink's nodes by name; None if its database is not known.
-    sort : str
-        The column by which the rows are sorted. Rows without a number in this column come last.
-    descending : bool
-        Whether the order is reversed: large numbers, or late letters, come first.
-    find : str
-        Only clients whose identity or group contains this text are listed.
-    page : int
-        The number of the page, from 0.
-    now : float
-        The time, in seconds since 1970.
+    `nodes`: the SuperLink's nodes by name; None if its database is not known. `sort`: the column by which the
+    rows are sorted. Rows without a number in this column come last. `descending`: whether the order is
+    reversed: large numbers, or late letters, come first. `find`: only clients whose identity or group
+    contains this text are listed. `now`: the time, in seconds since 1970.
     """
     count = len(trial.client_ids)
     text = find.casefold()
@@ -315,14 +293,7 @@ def under_way(trial: TrialNumbers, messages: Sequence[OpenMessage], now: float) 
 
     None if there is no such message, if the history has the round already, or if rounds are buffered.
 
-    Parameters
-    ----------
-    trial : TrialNumbers
-        The trial.
-    messages : sequence of OpenMessage
-        The open TRAIN messages of the trial.
-    now : float
-        The time, in seconds since 1970.
+    `messages`: the open TRAIN messages of the trial. `now`: the time, in seconds since 1970.
     """
     rounds = [int(each.round) for each in messages if each.round.isdigit()]
     number = max(rounds, default=0)

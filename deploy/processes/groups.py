@@ -9,44 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 POLL_INTERVAL = 0.05  # seconds between two checks of a condition
 PR_SET_PDEATHSIG = 1  # the option of `prctl` that `end_with_parent` sets (<linux/prctl.h>)
 LOST = 75  # exit code of a program that lost its parent or its connection (EX_TEMPFAIL: try again)
-
-
-class Forks(Protocol):
-    """A server that forks processes; see `deploy.flower.fork_client.ForkServer`."""
-
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        output: tuple[int, int] = (1, 2),
-        own_session: bool = False,
-    ) -> int:
-        """Start a command and return its process id.
-
-        Parameters
-        ----------
-        command : Sequence[str]
-            The program's name and its arguments.
-        environment : Mapping[str, str] | None
-            The program's whole environment. (default: this process's environment)
-        output : tuple[int, int]
-            The file descriptors for standard output and standard error. (default: this process's own outputs)
-        own_session : bool
-            Whether the program runs in a new session. (default: False)
-        """
-
-    def returncode(self, pid: int) -> int | None:
-        """Return the exit code of a forked process, or None while the process runs."""
 
 
 class Process:
@@ -55,19 +23,11 @@ class Process:
     Ctrl-C in the terminal does not reach this session. The process and its children also form one process
     group, so one signal can end them all.
 
-    Parameters
-    ----------
-    command : Sequence[str]
-        The program's name (looked up on the PATH of `env`) and its arguments.
-    log : Path
-        The log file. The program's output is appended to this file.
-    env : Mapping[str, str]
-        The whole environment of the program. It must contain PATH.
+    `command`: the program's name (looked up on the PATH of `env`) and its arguments. `log`: the log file. The
+    program's output is appended to this file. `env`: the whole environment of the program. It must contain
+    PATH.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such program.
+    Raises FileNotFoundError if there is no such program.
     """
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
@@ -88,20 +48,10 @@ class Process:
         self._poll: Callable[[], int | None] = popen.poll
 
     @classmethod
-    def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
-        """Let a fork server start the command, in a session of its own.
-
-        Raises
-        ------
-        deploy.flower.fork_client.Gone
-            If the fork server has ended.
-        """
+    def forked(cls, pid: int, poll: Callable[[], int | None], log: Path) -> Process:
+        """Return a process that a fork server has started. `poll` returns its `returncode`."""
         process = cls.__new__(cls)
-        process.log = log
-        with log.open("ab") as output:
-            both = (output.fileno(), output.fileno())
-            pid = process.pid = server.run(command, environment=env, output=both, own_session=True)
-        process._poll = lambda: server.returncode(pid)
+        process.pid, process.log, process._poll = pid, log, poll
         return process
 
     @property
@@ -129,16 +79,10 @@ def stop(
 ) -> None:
     """End processes and their groups: send SIGTERM first, then SIGKILL to whatever is left of each group.
 
-    Parameters
-    ----------
-    processes : Iterable[Process]
-        The processes to end.
-    grace : float
-        Seconds to wait for the end of the processes, after SIGTERM and again after SIGKILL.
-    marked : Callable[[], Sequence[int]]
-        Returns the ids of processes that certainly belong to this program. If a process has already ended,
-        its group gets signals only if the group contains one of these ids, because another program's group
-        may have the same id by now. (default: no ids)
+    `grace`: seconds to wait for the end of the processes, after SIGTERM and again after SIGKILL. `marked`:
+    returns the ids of processes that certainly belong to this program. If a process has already ended, its
+    group gets signals only if the group contains one of these ids, because another program's group may have
+    the same id by now.
     """
     ours = set()
     for pid in marked():

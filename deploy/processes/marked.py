@@ -7,25 +7,18 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.processes.groups import Process, processes_with, stop, wait_until
 from deploy.processes.watchdog import watchdog_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class MarkedProcesses:
     """Processes that have a mark in their environment. Their children inherit the mark.
 
-    Parameters
-    ----------
-    variable, value : str
-        The mark: the name of an environment variable, and its value for these processes.
-    scratch : Path
-        A folder that only these processes need. It is removed once they have ended.
+    `variable`, `value`: the mark: the name of an environment variable, and its value for these processes.
+    `scratch`: a folder that only these processes need. It is removed once they have ended.
     """
 
     def __init__(self, variable: str, value: str, scratch: Path) -> None:
@@ -38,13 +31,6 @@ class MarkedProcesses:
 
         When this process ends, even by SIGKILL, the watchdog kills the marked processes and removes the
         scratch folder.
-
-        Parameters
-        ----------
-        log : Path
-            The log file for the watchdog's output.
-        env : Mapping[str, str]
-            The watchdog's environment, to which the mark is added.
         """
         if sys.platform == "linux":
             command = watchdog_command(self._variable, self._value, self._scratch)
@@ -58,14 +44,8 @@ class MarkedProcesses:
     def end_named(self, name: str, number: signal.Signals, grace: float) -> None:
         """Ask the marked processes with this name to end, and wait (Linux only; elsewhere do nothing).
 
-        Parameters
-        ----------
-        name : str
-            The name of a program, at most 15 characters, as ``ps -o comm`` shows it.
-        number : signal.Signals
-            The signal that asks them to end.
-        grace : float
-            Seconds that the processes may take to end. They are not killed.
+        `name`: the name of a program, at most 15 characters, as ``ps -o comm`` shows it. `number`: the signal
+        that asks them to end. `grace`: seconds that the processes may take to end. They are not killed.
         """
         asked = set()
         for pid in self.pids():
@@ -80,15 +60,9 @@ class MarkedProcesses:
 
         A second call does nothing.
 
-        Parameters
-        ----------
-        known : Iterable[Process]
-            The processes that get SIGTERM first. Their groups are killed after `grace` seconds.
-        grace : float
-            Seconds that each step may take.
-        last : Iterable[Process]
-            The parents of `known`, such as the fork server. They end later, because they report the exit
-            codes of `known`. (default: none)
+        `known`: the processes that get SIGTERM first. Their groups are killed after `grace` seconds. `grace`:
+        seconds that each step may take. `last`: the parents of `known`, such as the fork server. They end
+        later, because they report the exit codes of `known`.
         """
         try:
             stop(known, grace, self.pids)

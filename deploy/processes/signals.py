@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn
 
 
 @contextlib.contextmanager

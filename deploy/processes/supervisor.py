@@ -12,12 +12,9 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from typing import IO
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 AFTER_ERROR = 2.0  # s to wait after an error of `PASSING`, before the program is started again
 # Temporary errors: the disk is full or broken, or the system lacks memory, processes or files.
@@ -58,11 +55,6 @@ class Supervisor(ABC):
 
         Called after each end of the program, and each time that `may_start` has prevented a start, but not
         after `stop`.
-
-        Parameters
-        ----------
-        code : int | None
-            The program's exit code; None if it was not started.
         """
 
     def environment(self) -> Mapping[str, str] | None:

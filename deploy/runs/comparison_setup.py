@@ -108,13 +108,7 @@ def planned_comparison(
     settings: Sequence[str] | None,
     track: Sequence[str] | None,
 ) -> Comparison:
-    """Return the comparison that the command-line options describe. Nothing is written yet.
-
-    Raises
-    ------
-    ModuleNotFoundError, TypeError, ValueError
-        If an option or a setting is wrong, or if the task needs an extra that is not installed.
-    """
+    """Return the comparison that the command-line options describe. Nothing is written yet."""
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
         "num-rounds": rounds,
@@ -137,19 +131,10 @@ def planned_comparison(
 def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
     """Return an earlier comparison, to resume it.
 
-    Parameters
-    ----------
-    run : str
-        The folder of the comparison, or "last" for the newest one in runs/.
-    given : Mapping[str, Any]
-        The options that the user gave, by parameter name. ``seeds`` and ``out`` are refused. The other
-        options must equal the saved settings, except for the number of rounds: a larger number replaces the
-        saved number, a smaller number is ignored.
-
-    Raises
-    ------
-    ValueError
-        If there is no such comparison, or if an option is refused or differs from the saved settings.
+    `run`: the folder of the comparison, or "last" for the newest one in runs/. `given`: the options that the
+    user gave, by parameter name. ``seeds`` and ``out`` are refused. The other options must equal the saved
+    settings, except for the number of rounds: a larger number replaces the saved number, a smaller number is
+    ignored.
     """
     folder = run_folder(run)
     if "seeds" in given:
@@ -196,20 +181,8 @@ def _parsed(settings: Sequence[str] | None) -> dict[str, ConfigValue]:
 def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
     """Return the engine with which to resume a comparison.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the comparison, which `resumed` has read.
-    engine : str
-        "cluster", or the value of ``--engine``.
-    is_given : bool
-        Whether the user chose this engine. Otherwise a simulation keeps its engine.
-
-    Raises
-    ------
-    ValueError
-        If the comparison began in the batched simulation and another engine would resume it, or the other way
-        round.
+    `folder`: the folder of the comparison, which `resumed` has read. `engine`: "cluster", or the value of
+    ``--engine``. `is_given`: whether the user chose this engine. Otherwise a simulation keeps its engine.
     """
     before = planned_engine(folder)
     if not is_given and before in ("ray", "batched"):
@@ -226,20 +199,8 @@ def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
 def claim(comparison: Comparison, engine: str, *, again: bool) -> None:
     """Prepare the folder of a comparison, and write the plan into it.
 
-    Parameters
-    ----------
-    comparison : Comparison
-        The comparison.
-    engine : str
-        The engine that trains it: "cluster", "ray" or "batched".
-    again : bool
-        Whether the comparison is resumed. Then its folder exists and is taken over. Otherwise the folder must
-        be missing or empty.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be used.
+    `engine`: the engine that trains it: "cluster", "ray" or "batched". `again`: whether the comparison is
+    resumed. Then its folder exists and is taken over. Otherwise the folder must be missing or empty.
     """
     folder = comparison.folder
     try:
@@ -260,11 +221,6 @@ def _reclaim(folder: Path) -> None:
     """Take over the folder of a comparison that has ended or was killed.
 
     The state of the old processes is removed, and the folder of their logs is renamed.
-
-    Raises
-    ------
-    ValueError
-        If processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
     """
     # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
     marked = partial(processes_with, MARK, str(folder.resolve()))

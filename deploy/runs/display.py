@@ -32,15 +32,7 @@ MOST = 5  # the largest number of clients with faults that are listed for one tr
 
 
 class PlainDisplay:
-    """Prints messages and failures, and on request a line for each round of each trial.
-
-    Parameters
-    ----------
-    console : Console
-        Where to print.
-    rounds : bool
-        Whether to print a line for each round.
-    """
+    """Prints messages and failures, and on request a line for each round of each trial."""
 
     def __init__(self, console: Console, *, rounds: bool) -> None:
         self._console = console
@@ -96,17 +88,7 @@ class PlainDisplay:
 
 
 class LiveDisplay(PlainDisplay):
-    """Redraws the state of all trials in place. Messages and failures are printed above.
-
-    Parameters
-    ----------
-    console : Console
-        A terminal.
-    trials : Sequence[Trial]
-        The trials, in the order in which they are shown.
-    title : str
-        The text of the first line. The time since the start follows it, in minutes and seconds.
-    """
+    """Redraws the state of all trials in place. Messages and failures are printed above."""
 
     def __init__(self, console: Console, trials: Sequence[Trial], title: str) -> None:
         super().__init__(console, rounds=False)

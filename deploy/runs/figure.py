@@ -35,22 +35,7 @@ STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
 def draw(trials: Sequence[RunHistory], path: Path) -> None:
-    """Draw the trials and write the figure to a file.
-
-    Parameters
-    ----------
-    trials : Sequence[RunHistory]
-        The trials to draw. Trials in which no client has trained yet are left out.
-    path : Path
-        The PNG file.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
-    ValueError
-        If no trial has a round in which clients trained.
-    """
+    """Draw the trials and write the figure to a file."""
     trials = [trial for trial in trials if trial.trained]
     if not trials:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
@@ -83,19 +68,7 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
 def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iterator[Figure]:
     """Yield an empty figure, and write it into a PNG file when the block ends.
 
-    Parameters
-    ----------
-    path : Path
-        The PNG file.
-    width, height : float
-        The size of the figure, inches.
-    dpi : int
-        Pixels per inch.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is missing.
+    `width`, `height`: the size of the figure, inches.
     """
     with tempfile.TemporaryDirectory() as cache:
         # matplotlib writes a list of fonts into this folder. By default, the folder is in the user's home.

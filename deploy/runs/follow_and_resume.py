@@ -67,21 +67,8 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
     Trials that are done are not trained again, and a trial that has a history is resumed. If the ServerApp of
     a trial dies, the trial is submitted again immediately.
 
-    Parameters
-    ----------
-    engine : Engine
-        Executes the runs.
-    trials : Sequence[Trial]
-        The trials, in the order in which they are submitted.
-    watcher : Watcher
-        Receives the progress.
-    at_once : bool
-        Whether the trials train at the same time and share the clients, or one after another.
-
-    Raises
-    ------
-    EngineError
-        If the engine dies, or if it refuses a run.
+    `trials`: the trials, in the order in which they are submitted. `at_once`: whether the trials train at the
+    same time and share the clients, or one after another.
     """
     waiting = [trial for trial in trials if not trial.done]
     running: list[_Follower] = []

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import typer
 
 from strategies import extensions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class WithImports(click.Command):

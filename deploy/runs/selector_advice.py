@@ -63,17 +63,9 @@ class RunLog(NamedTuple):
 def find_history(run: Path) -> RunHistory:
     """Read the history of a run or, from a comparison, of the trial that is best suited for a study.
 
-    Parameters
-    ----------
-    run : Path
-        The folder of a run, or of a comparison. From a comparison, the first trial of uniform sampling is
-        taken, since its draws do not depend on the norms; without such a trial, the first whose log can be
-        studied.
-
-    Raises
-    ------
-    ValueError
-        If there is no history, or if no trial's log can be studied.
+    `run`: the folder of a run, or of a comparison. From a comparison, the first trial of uniform sampling is
+    taken, since its draws do not depend on the norms; without such a trial, the first whose log can be
+    studied.
     """
     paths = [run / FILE_NAME] if (run / FILE_NAME).exists() else sorted(run.glob(f"*/{FILE_NAME}"))
     if not paths:
@@ -96,13 +88,7 @@ def find_history(run: Path) -> RunHistory:
 
 
 def read_log(history: RunHistory) -> RunLog:
-    """Read the log of a run.
-
-    Raises
-    ------
-    ValueError
-        If the history lacks a value that the estimates need.
-    """
+    """Read the log of a run."""
     try:
         return _read(history.path, history.settings)
     except KeyError as error:
@@ -256,18 +242,8 @@ def _draws_independently(settings: Line) -> bool:
 def candidates(log: RunLog, names: Sequence[str]) -> dict[str, Selector]:
     """Return new selectors for a study of a log: those that are named, and `BASELINE`.
 
-    Parameters
-    ----------
-    log : RunLog
-        The log.
-    names : sequence of str
-        Selectors as on the command line, "name" or "name:setting=value,setting=value". If `names` is empty,
-        `NAMES` and the selector of the run.
-
-    Raises
-    ------
-    ValueError
-        If a selector is not known, cannot be studied, or refuses its settings.
+    `names`: selectors as on the command line, "name" or "name:setting=value,setting=value". If `names` is
+    empty, `NAMES` and the selector of the run.
     """
     wanted = [BASELINE, *names]
     if not names:
@@ -302,13 +278,7 @@ def _can_be_studied(name: str) -> bool:
 
 
 def advice_of(log: RunLog, names: Sequence[str] = ()) -> Findings:
-    """Study a log, see `candidates` for the names.
-
-    Raises
-    ------
-    ValueError
-        If a selector cannot be studied, or if the log is too short.
-    """
+    """Study a log, see `candidates` for the names."""
     try:
         selectors = candidates(log, names)
     except KeyError as error:

@@ -34,11 +34,6 @@ def describe(name: str) -> dict[str, Any]:
     The keys are "selects" (a text that follows "selects clients"), "needs" (the numbers that the selector
     must know about clients before it selects; a list of texts), "unbiased" (a text) and "settings" (for each
     setting: "default", "allowed" and "meaning").
-
-    Raises
-    ------
-    ValueError
-        If there is no such selector.
     """
     kind = selector_type(name)
     return {

@@ -31,15 +31,9 @@ TIMED = ("forecast", "md")
 class SlowClients(NamedTuple):
     """Facts and advice about the slow clients of a run (docs/slow-clients.md).
 
-    Attributes
-    ----------
-    waiting : Waiting
-        Statistics of the run's durations.
-    buffered : bool
-        Whether the run's rounds are buffered. Then no round waits for the clients that it selected, so
-        ``waiting.idle`` and ``waiting.missing`` mean nothing.
-    sentences : tuple of str
-        The advice: the settings to turn on or to change.
+    `buffered`: whether the run's rounds are buffered. Then no round waits for the clients that it selected,
+    so ``waiting.idle`` and ``waiting.missing`` mean nothing. `sentences`: the advice: the settings to turn on
+    or to change.
     """
 
     waiting: Waiting
@@ -62,18 +56,7 @@ class SlowClients(NamedTuple):
 
 
 def slow_clients(path: Path) -> SlowClients | None:
-    """Return the facts and the advice; None if the history has fewer than `FEWEST` durations.
-
-    Parameters
-    ----------
-    path : Path
-        The history.
-
-    Raises
-    ------
-    ValueError
-        If the history cannot be read.
-    """
+    """Return the facts and the advice; None if the history has fewer than `FEWEST` durations."""
     history = RunHistory(path)
     lines = [line for line in history.read(skip_damaged=True) if line["type"] == "round" and line["round"]]
     found = waiting(_durations(lines))

@@ -123,12 +123,9 @@ def area_ratio(trial: RunHistory, baseline: RunHistory) -> float:
 def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
     """Count for each client the rounds in which it failed, was clipped or was quarantined.
 
-    Returns
-    -------
-    dict of str to dict
-        By client id: the number of rounds for each of "failed" (the client's reply was missing or unusable),
-        "clipped" and "quarantined". The client with the largest sum of these numbers is first. Clients
-        without such rounds are left out, and so are numbers that are 0.
+    Returns by client id: the number of rounds for each of "failed" (the client's reply was missing or
+    unusable), "clipped" and "quarantined". The client with the largest sum of these numbers is first. Clients
+    without such rounds are left out, and so are numbers that are 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for line in trial.trained:
@@ -147,11 +144,8 @@ def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
 def same_selections(trial: RunHistory, baseline: RunHistory) -> tuple[int, int]:
     """Compare the selections of two trials, round by round.
 
-    Returns
-    -------
-    tuple[int, int]
-        The number of rounds in which both trials drew the same clients equally often, and the number of
-        rounds that both trials have.
+    Returns the number of rounds in which both trials drew the same clients equally often, and the number of
+    rounds that both trials have.
     """
     ours, theirs = ({line["round"]: _counts(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
@@ -161,12 +155,9 @@ def same_selections(trial: RunHistory, baseline: RunHistory) -> tuple[int, int]:
 def verdict(trials: Sequence[RunHistory]) -> list[str]:
     """Describe how each trial differs from uniform selection.
 
-    Returns
-    -------
-    list[str]
-        One sentence for each finished trial except the baseline, followed by a caveat. If no comparison is
-        possible, one line with the reason. The list is empty if the baseline is not finished, or if no other
-        trial is finished.
+    Returns one sentence for each finished trial except the baseline, followed by a caveat. If no comparison
+    is possible, one line with the reason. The list is empty if the baseline is not finished, or if no other
+    trial is finished.
     """
     if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
         return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]

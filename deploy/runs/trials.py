@@ -6,11 +6,12 @@ import contextlib
 import json
 import re
 import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tasks
 from client.local_data import client_name
@@ -24,10 +25,6 @@ from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.overrides import Groups
 from strategies.options import Overrides
 from strategies.selectors import available, selector_type
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
 
 PLAN = "run.json"  # the file in a comparison's folder that holds the settings of its trials, for a resume
 PLAN_VERSION = 1  # the version of this file's format
@@ -120,24 +117,11 @@ def plan(
 ) -> list[Trial]:
     """Check the settings of a comparison, and return a trial for each selector and seed.
 
-    Parameters
-    ----------
-    selectors : Sequence[str]
-        The selectors as on the command line: "name" or "name:setting=value,setting=value".
-    common : Mapping[str, ConfigValue]
-        The run-config settings that all trials share. Settings that are not given keep the app's defaults.
-    app : Path
-        The folder of the app, whose pyproject.toml contains the defaults.
-    folder : Path
-        Each trial writes into its own subfolder of this folder.
-    seeds : Sequence[int]
-        The seeds, if there are several: all selectors train with the first seed, then with the next one.
-        (default: the seed in `common`)
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong. The message names the setting, its value and the allowed values.
+    `selectors`: the selectors as on the command line: "name" or "name:setting=value,setting=value". `common`:
+    the run-config settings that all trials share. Settings that are not given keep the app's defaults. `app`:
+    the folder of the app, whose pyproject.toml contains the defaults. `folder`: each trial writes into its
+    own subfolder of this folder. `seeds`: the seeds, if there are several: all selectors train with the first
+    seed, then with the next one. (default: the seed in `common`)
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
@@ -166,13 +150,6 @@ def check_data(settings: Mapping[str, ConfigValue]) -> None:
     """Create the task and the data of one client, to find errors before a run starts.
 
     Otherwise these errors would appear only in the clients' logs.
-
-    Raises
-    ------
-    ValueError
-        If the data do not exist, or if they cannot be partitioned according to the settings.
-    ModuleNotFoundError
-        If the task or the data need an extra that is not installed. The message names the extra.
     """
     _task(settings).client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 
@@ -190,20 +167,9 @@ def check_clients(
 ) -> None:
     """Refuse a selector whose settings need groups, costs or energies that the clients lack.
 
-    Parameters
-    ----------
-    trials : Sequence[Trial]
-        The trials of the comparison.
-    groups, private : Mapping[str, str | int | None]
-        By client id: the group that the client reports, and the group that the client does not disclose.
-        The value is None if the client has no such group.
-    known : Collection[str]
-        The settings per client that clients themselves report: any of "costs" and "energies". (default: none)
-
-    Raises
-    ------
-    ValueError
-        If a client lacks what a selector needs. The message names the selector and what is missing.
+    `groups`, `private`: by client id: the group that the client reports, and the group that the client does
+    not disclose. The value is None if the client has no such group. `known`: the settings per client that
+    clients themselves report: any of "costs" and "energies".
     """
     for trial in trials:
         kind = selector_type(str(trial.run_config["selector"]))
@@ -238,16 +204,6 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
 
     If the `with` block raises an error and the folder is still empty, the folder is removed, and `parent` too
     if it was missing before and is empty.
-
-    Parameters
-    ----------
-    parent : Path
-        The folder in which the new folder is made. It is made if it is missing.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be made.
     """
     parent = parent.absolute()
     missing = not parent.exists()
@@ -270,13 +226,7 @@ def new_run_folder(parent: Path) -> Iterator[Path]:
 
 
 def run_folder(run: str) -> Path:
-    """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/.
-
-    Raises
-    ------
-    ValueError
-        If `run` is "last" and there is no comparison in runs/.
-    """
+    """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/."""
     if run != "last":
         return Path(run).absolute()
     plans = sorted(Path("runs").glob(f"*/{PLAN}"))
@@ -286,22 +236,7 @@ def run_folder(run: str) -> Path:
 
 
 def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
-    """Write the settings of a comparison's trials into its folder (see `PLAN`).
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the comparison.
-    trials : sequence of Trial
-        The trials.
-    engine : str
-        The engine that trains them, for `planned_engine`.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the settings of a comparison's trials into its folder (see `PLAN`)."""
     settings = {
         trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
     }
@@ -317,13 +252,7 @@ def planned_engine(folder: Path) -> str:
 
 
 def read_plan(folder: Path) -> list[Trial]:
-    """Read the trials of an earlier comparison, and their histories. The folder may have been moved since.
-
-    Raises
-    ------
-    ValueError
-        If the folder contains no comparison, or one that cannot be resumed.
-    """
+    """Read the trials of an earlier comparison, and their histories. The folder may have been moved since."""
     try:
         with (folder / PLAN).open("rb") as file:
             text = file.read(LARGEST_PLAN + 1)
@@ -379,13 +308,7 @@ def with_absolute_paths(settings: Mapping[str, ConfigValue]) -> dict[str, Config
 
 
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
-    """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed as JSON, others are strings.
-
-    Raises
-    ------
-    ValueError
-        If there is no key or no "=".
-    """
+    """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed, others are strings."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise ValueError(f"set = {text!r}: must be of the form key=value")

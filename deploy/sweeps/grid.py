@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.engines.batched import check_batched
+from deploy.engines.simulated_availability import check_availability
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.runs.seed_statistics import MOST, parse_seeds
-from deploy.runs.simulated_availability import check_availability
 from deploy.runs.trials import PATHS, Trial, check_clients, check_data, groups_of, plan
 from strategies.selectors.checks import did_you_mean
 

@@ -10,19 +10,16 @@ import ipaddress
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 LOOPBACK = ("localhost", "127.0.0.1")
 VALIDITY = timedelta(days=365)  # of a SuperLink's certificate
@@ -51,29 +48,13 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     Unless `renewable` is set, the authority's private key is not written, so that it can never sign the
     certificate of another server.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder for the files. It is made if it is missing, and gets mode 0700.
-    names : Iterable[str]
-        Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. (default:
-        none)
-    renewable : bool
-        Whether to keep the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. The
-        authority's certificate is then valid for `AUTHORITY_VALIDITY`, else for `VALIDITY`. (default: no)
+    `folder`: the folder for the files. It is made if it is missing, and gets mode 0700. `names`: host names
+    and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. `renewable`: whether to keep
+    the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. The authority's certificate is
+    then valid for `AUTHORITY_VALIDITY`, else for `VALIDITY`.
 
-    Returns
-    -------
-    Certificates
-        The paths of the files `ca.crt`, `server.pem` and `server.key` in the folder. The SuperLink's
-        certificate is valid for `VALIDITY`.
-
-    Raises
-    ------
-    FileExistsError
-        If the folder already holds one of the private keys.
-    OSError
-        If a file cannot be written, for example because the disk is full. Then no new file is left.
+    Returns the paths of the files `ca.crt`, `server.pem` and `server.key` in the folder. The SuperLink's
+    certificate is valid for `VALIDITY`.
     """
     private_folder(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -119,20 +100,8 @@ def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
     Clients accept the new certificate as they accepted the old one. A running SuperLink uses the old
     certificate until it is restarted.
 
-    Parameters
-    ----------
-    folder : Path
-        A folder that `write_certificates` has written with `renewable` set.
-    names : Iterable[str]
-        Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. (default:
-        none)
-
-    Raises
-    ------
-    OSError
-        If the folder holds no file `AUTHORITY_KEY`.
-    ValueError
-        If that file holds no private key of an elliptic curve.
+    `folder`: a folder that `write_certificates` has written with `renewable` set. `names`: host names and IP
+    addresses under which clients reach the SuperLink, besides `LOOPBACK`.
     """
     authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
@@ -167,24 +136,12 @@ def _sign_server(authority_key: ec.EllipticCurvePrivateKey, names: Iterable[str]
 def write_client_key(folder: Path, name: str) -> Path:
     """Make the key pair with which a client authenticates itself.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder for the files. It is made if it is missing, and gets mode 0700.
-    name : str
-        The client's name, which is also the name of the private key's file.
+    `folder`: the folder for the files. It is made if it is missing, and gets mode 0700. `name`: the client's
+    name, which is also the name of the private key's file.
 
-    Returns
-    -------
-    Path
-        The path of the private key in OpenSSH format (mode 0600), for the option
-        `--auth-supernode-private-key` of `flower-supernode`. The public key is written beside it into the
-        file NAME.pub, for `flwr supernode register`.
-
-    Raises
-    ------
-    FileExistsError
-        If the folder already holds a private key of this client.
+    Returns the path of the private key in OpenSSH format (mode 0600), for the option
+    `--auth-supernode-private-key` of `flower-supernode`. The public key is written beside it into the file
+    NAME.pub, for `flwr supernode register`.
     """
     # The SuperLink verifies a signature for each request. With P-384, it would need a tenth more CPU time.
     return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
@@ -193,24 +150,9 @@ def write_client_key(folder: Path, name: str) -> Path:
 def import_client_key(folder: Path, name: str, private: str) -> Path:
     """Write the key pair of a client whose private key was made elsewhere. See `write_client_key`.
 
-    Parameters
-    ----------
-    folder, name : Path, str
-        As in `write_client_key`.
-    private : str
-        The private key in OpenSSH format.
+    `folder`, `name`: as in `write_client_key`. `private`: the private key in OpenSSH format.
 
-    Returns
-    -------
-    Path
-        As in `write_client_key`.
-
-    Raises
-    ------
-    ValueError
-        If `private` is not a private key of an elliptic curve in OpenSSH format, or has a passphrase.
-    FileExistsError
-        If the folder already holds a private key of this client.
+    Returns as in `write_client_key`.
     """
     return _write_pair(folder, name, _read_client_key(private))
 
@@ -241,14 +183,8 @@ def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Pat
 def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -> bool:
     """Tell whether a SuperLink's certificate holds all these names and stays valid for a given time.
 
-    Parameters
-    ----------
-    certificate : Path
-        The file of the certificate, in PEM format.
-    names : Iterable[str]
-        The host names and IP addresses that the certificate must hold, besides `LOOPBACK`.
-    at_least : timedelta
-        The time from now for which the certificate must stay valid.
+    `names`: the host names and IP addresses that the certificate must hold, besides `LOOPBACK`. `at_least`:
+    the time from now for which the certificate must stay valid.
     """
     held = x509.load_pem_x509_certificate(certificate.read_bytes())
     alternatives = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -338,15 +274,7 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file with mode 0600, or no file if it cannot be written as a whole.
-
-    Raises
-    ------
-    FileExistsError
-        If the file exists.
-    OSError
-        If the file cannot be written, for example because the disk is full.
-    """
+    """Write a new file with mode 0600, or no file if it cannot be written as a whole."""
     # The file has mode 0600 from its creation, so others can never read it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -357,3 +285,10 @@ def write_private(path: Path, content: bytes) -> None:
     except BaseException:
         path.unlink()  # an empty file would be taken for a secret or a key
         raise
+
+
+def keep_private(path: Path, content: bytes) -> None:
+    """Write a private file unless it holds something: an empty one is left by a power failure."""
+    if not path.exists() or not path.stat().st_size:
+        path.unlink(missing_ok=True)
+        write_private(path, content)

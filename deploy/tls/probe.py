@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
+from pathlib import Path
+from typing import Any
 
 CONNECT_TIMEOUT = 10.0  # s
 REFUSED = "its certificate is refused: "
@@ -28,16 +25,9 @@ def unreachable(
 
     If the server's certificate is refused, the line begins with `REFUSED`.
 
-    Parameters
-    ----------
-    server : str
-        The server as "host:port", or "[address]:port" for an IPv6 address.
-    ca : Path
-        The file with the certificate of the authority that must have signed the server's certificate.
-    timeout : float
-        Seconds to wait for a connection, and for each answer of the server. (default: `CONNECT_TIMEOUT`)
-    name : str | None
-        The name or address for which the server's certificate must be valid. (default: the host)
+    `server`: the server as "host:port", or "[address]:port" for an IPv6 address. `timeout`: seconds to wait
+    for a connection, and for each answer of the server. (default: `CONNECT_TIMEOUT`) `name`: the name or
+    address for which the server's certificate must be valid. (default: the host)
     """
     host, port = _host_and_port(server)
     try:
@@ -116,13 +106,6 @@ def serves(port: int, ca: Path) -> bool:
     """Tell whether a server with a certificate of this authority answers on a port of this machine.
 
     The certificate is checked because another program may have taken the port.
-
-    Parameters
-    ----------
-    port : int
-        The port on 127.0.0.1.
-    ca : Path
-        The file with the authority's certificate.
     """
     return unreachable(f"127.0.0.1:{port}", ca, timeout=1.0) is None
 

@@ -17,24 +17,27 @@ if TYPE_CHECKING:
     from .base import RoundReport, RunInfo
 
 PATIENCE = 2.0  # seconds that a connection may take; the other connections wait meanwhile
-_COUNTERS = {
-    "rounds": "Completed rounds",
+COUNTERS = {
+    "rounds": "Completed rounds; rounds trained again count again",
     "skipped_rounds": "Rounds that left the model unchanged",
-    "seconds": "Seconds of all rounds, from the poll to the new model",
-    "selected": "Selected clients of all rounds",
-    "failures": "Replies that were missing or unusable",
-    "clipped": "Clients with a clipped value, of all rounds",
-    "sent_bytes": "Bytes of arrays that were sent to clients",
-    "received_bytes": "Bytes of arrays that clients sent",
+    "round_seconds": "Seconds of all rounds, from the poll to the new model",
+    "selected_clients": "Selected clients of all rounds",
+    "failed_clients": "Selected clients whose reply was missing or unusable",
+    "clipped_clients": "Selected clients with a clipped value",
+    "sent_bytes": "Bytes of arrays in messages to clients",
+    "received_bytes": "Bytes of arrays in messages from clients",
 }
-_GAUGES = {
+"""The counters, without "cohort_" before the name and "_total" behind it."""
+GAUGES = {
     "round": "The last completed round",
     "planned_rounds": "The last planned round",
-    "round_seconds": "Seconds of the last round",
-    "available": "Selectable clients in the last round",
-    "quarantined": "Quarantined clients in the last round",
+    "last_round_seconds": "Seconds of the last round",
+    "selectable_clients": "Selectable clients of the last round: available, and neither "
+    "quarantined nor resting",
+    "quarantined_clients": "Clients that quarantine left out of the last round",
     "train_loss": "The clients' training loss in the last round",
 }
+"""The gauges, without "cohort_" before the name."""
 
 
 class Prometheus(Reporter):
@@ -92,16 +95,16 @@ class Prometheus(Reporter):
             self._counters["received_bytes"].inc(report.traffic.bytes_received)
         if (record := report.record) is None:
             return
-        self._gauges["available"].set(record.num_available)
-        self._gauges["quarantined"].set(len(record.quarantined))
+        self._gauges["selectable_clients"].set(record.num_available)
+        self._gauges["quarantined_clients"].set(len(record.quarantined))
         self._gauges["train_loss"].set(record.train_loss)  # NaN if the round has none
-        self._gauges["round_seconds"].set(record.seconds)
+        self._gauges["last_round_seconds"].set(record.seconds)
         self._counters["rounds"].inc()
         self._counters["skipped_rounds"].inc(bool(record.skipped))
-        self._counters["seconds"].inc(record.seconds if isfinite(record.seconds) else 0)
-        self._counters["selected"].inc(len(record.selection.clients))
-        self._counters["failures"].inc(len(record.failures))
-        self._counters["clipped"].inc(len(record.clipped))
+        self._counters["round_seconds"].inc(record.seconds if isfinite(record.seconds) else 0)
+        self._counters["selected_clients"].inc(len(record.selection.clients))
+        self._counters["failed_clients"].inc(len(record.failures))
+        self._counters["clipped_clients"].inc(len(record.clipped))
 
     def end(self, round: int, reason: str) -> None:
         self._close()
@@ -114,11 +117,11 @@ class Prometheus(Reporter):
         registry = self._prometheus.CollectorRegistry()
         self._counters = {
             name: self._prometheus.Counter(f"cohort_{name}", text, registry=registry)
-            for name, text in _COUNTERS.items()
+            for name, text in COUNTERS.items()
         }
         self._gauges = {
             name: self._prometheus.Gauge(f"cohort_{name}", text, registry=registry)
-            for name, text in _GAUGES.items()
+            for name, text in GAUGES.items()
         }
         self._labelled = {
             "evaluation": self._prometheus.Gauge(

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,14 +36,6 @@ from ..support.processes import linux, wait_for
 
 def cohort(*arguments: str) -> Result:
     return CliRunner().invoke(cli.cli, arguments)
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +121,10 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
         (
             "--set over-selection=1.5",
             "over-selection = 1.5: needs response-times or device-speeds in a batched simulation",
+        ),
+        (
+            "--set mode=buffered --set concurrency=4",
+            "mode = 'buffered': needs response-times or device-speeds in a",
         ),
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],

@@ -10,22 +10,14 @@ import importlib
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 MESSAGES = 8  # the latest messages of a node whose objects are remembered; a SuperNode fetches one at a time
 
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _NO_OBJECT = "flwr.supercore.object_store"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    f"{_TREES}:iterate_object_tree",
-    f"{_NO_OBJECT}:NoObjectInStoreError",
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("query", "object_store")),
-)
 _DELIVERED = (
     "SELECT message_id, created_at + ttl AS until FROM message_ins WHERE dst_node_id = :node "
     "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT :most"

@@ -17,24 +17,13 @@ import hashlib
 import importlib
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 from deploy.fleet.storage.statements import AMONG, executor
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-_STORE = "flwr.supercore.object_store.sql_object_store"
-_TABLES = "flwr.supercore.state.schema.objectstore_models"
 _MESSAGES = "flwr.proto.message_pb2"
-USED = (
-    *(f"{_OBJECTS}:{name}" for name in ("HEAD_BODY_DIVIDER", "HEAD_VALUE_DIVIDER", "iterate_object_tree")),
-    *(f"{_STORE}:SqlObjectStore.{name}" for name in ("preregister", "_mutation_session")),
-    *(f"{_TABLES}:StoredObject.{name}" for name in ("object_id", "ref_count", "content")),
-    *(f"{_TABLES}:ObjectChild.{name}" for name in ("parent_id", "child_id")),
-    *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
-)
 
 _COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
 _SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {AMONG}"
@@ -53,15 +42,7 @@ _COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:
-    """Tell whether the id of a tree's root is the hash of the message and of the ids of the root's children.
-
-    Parameters
-    ----------
-    message : Message
-        The message without its content, as it is sent.
-    tree : ObjectTree
-        The tree whose root has the message's id.
-    """
+    """Tell whether the id of a tree's root is the hash of a message and of the ids of its children."""
     objects = importlib.import_module(_OBJECTS)
     metadata = type(message.metadata)()
     metadata.CopyFrom(message.metadata)
@@ -82,17 +63,8 @@ def flat(store: Any, tree: Any) -> Any:
     The store may already know an object of the reply. The object then keeps the children that a ServerApp
     stated.
 
-    Parameters
-    ----------
-    store : flwr.supercore.object_store.sql_object_store.SqlObjectStore
-        The SuperLink's store of objects.
-    tree : ObjectTree
-        The tree that the node sent with the reply.
-
-    Raises
-    ------
-    ValueError
-        If the reply's message is a part of another message, or one of the reply's objects is a message.
+    Raises ValueError if the reply's message is a part of another message, or one of the reply's objects is a
+    message.
     """
     objects, new = importlib.import_module(_OBJECTS), importlib.import_module(_MESSAGES).ObjectTree
     names = list(dict.fromkeys(each.object_id for each in objects.iterate_object_tree(tree)))
@@ -143,17 +115,7 @@ def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
-    """Store the children that a ServerApp states for objects that a reply has stored without children.
-
-    Parameters
-    ----------
-    store : flwr.supercore.object_store.sql_object_store.SqlObjectStore
-        The SuperLink's store of objects.
-    run : int
-        The run's id.
-    tree : ObjectTree
-        The tree of the ServerApp's message.
-    """
+    """Store the children that a ServerApp states for objects that a reply has stored without children."""
     objects = importlib.import_module(_OBJECTS)
     parents = {each.object_id: each for each in objects.iterate_object_tree(tree) if each.children}
     with store._mutation_session() as database:

@@ -68,11 +68,6 @@ class _Few(logging.Filter):
     """Limits how often each logging statement of a package logs: `LINES` lines in `INTERVAL` seconds.
 
     A statement's first line after the interval says how many of its lines were not logged.
-
-    Parameters
-    ----------
-    package : str
-        The name of the package.
     """
 
     def __init__(self, package: str) -> None:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.admission import delivered_objects, object_trees
+from deploy.fleet.admission import object_trees
 from deploy.fleet.duties.joined_objects import SEPARATOR
 from deploy.fleet.errors import RequestRefused
 from deploy.flower.patches.guards.reply_size import (
@@ -36,7 +36,6 @@ MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are
 MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _CONSTANTS = "flwr.common.constant"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
@@ -49,39 +48,13 @@ _SAVE = (
     "INSERT INTO cohort_sent VALUES (:run, :bytes, :objects) ON CONFLICT (run) DO UPDATE "
     "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
 )
-USED = (
-    *(
-        f"{_LINK_STATE}:SqlLinkState.{name}"
-        for name in ("get_valid_message_ins", "query", "session", "object_store")
-    ),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("store_object", "store_message_and_object_tree")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_cleanup_push_session", "session", "start_session")),
-    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
-    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
-    *(f"{_TREES}:{name}" for name in ("iterate_object_tree", "get_object_tree")),
-    *(f"flwr.app:{name}" for name in ("Metadata", "Error")),
-    "flwr.app.message:make_message",
-    *delivered_objects.USED,
-    *object_trees.USED,
-)
 
 
 class _Session:
-    """The session in which a node pushes the objects of its reply.
-
-    Parameters
-    ----------
-    name : str
-        The session's id.
-    run : int
-        The run's id.
-    asked : str
-        The id of the message to which the node replies; "" if it is not known.
-    began : int
-        The bytes of models that the node had sent when the session began.
-    """
+    """The session in which a node pushes the objects of its reply."""
 
     def __init__(self, name: str, run: int, asked: str, began: int) -> None:
+        # `asked`: the message that is answered, "" if not known; `began`: `Gate.arrived` at the beginning.
         self.name, self.run, self.asked, self.began = name, run, asked, began
         self.spent = 0  # the bytes of objects in the session
         self.pushed: set[str] = set()  # the node's objects that are stored, also of its earlier attempts
@@ -96,15 +69,6 @@ class ReplyAdmission:
     are also saved in the database, because nodes may reply after a restart of the SuperLink.
 
     If a reply is refused, the ServerApp receives an error reply with the reason at once.
-
-    Parameters
-    ----------
-    state_factory : LinkStateFactory
-        Returns the SuperLink's state.
-    arrived : Callable[[int], int]
-        Returns how many bytes of models a node has sent since this program's start.
-    delivered : DeliveredObjects
-        Knows which objects a node has received.
     """
 
     def __init__(
@@ -151,15 +115,6 @@ class ReplyAdmission:
         Flower's answer leaves out the objects that are stored already. So a node could test by their names
         whether others have sent certain objects. Here the answer leaves out only objects that the node has
         received, or has pushed before.
-
-        Parameters
-        ----------
-        request : PushMessagesRequest
-            The announcement of a reply, which `check_reply` has admitted.
-        response : PushMessagesResponse
-            Flower's answer, which is changed.
-        node : int
-            The id of the node.
         """
         metadata = request.messages_list[0].metadata
         session = _Session(

@@ -27,8 +27,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.fleet.storage import times
-from deploy.fleet.storage.statements import executor
+from deploy.fleet.storage.statements import executor, stored_time
 
 if TYPE_CHECKING:
     from deploy.fleet.storage.past_rounds import PastRounds
@@ -50,21 +49,10 @@ _UNANSWERED = (
 )
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _DATE = "flwr.supercore.date"
 _UTILS = "flwr.supercore.utils"
-USED = (
-    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    f"{_MESSAGES}:MessageRes.delivered_at",
-    f"{_MESSAGES}:MessageIns.delivered_at",
-    *times.USED,
-    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
-    f"{_SESSIONS}:ObjectPushSessionPending.object_id",
-    f"{_DATE}:now",
-    f"{_UTILS}:uint64_to_int64",
-)
 
 
 class _Delivery(NamedTuple):
@@ -75,10 +63,7 @@ class _Delivery(NamedTuple):
 class Unconfirmed:
     """For each node, the last message that was sent to the node, unless the node has confirmed the message.
 
-    Parameters
-    ----------
-    past : PastRounds
-        Knows which rounds are past. A message of a past round is not delivered again.
+    `past`: knows which rounds are past. A message of a past round is not delivered again.
     """
 
     def __init__(self, past: PastRounds) -> None:
@@ -132,7 +117,7 @@ def incomplete(database: Any, replies: list[str]) -> set[str]:
     if not replies:
         return set()
     execute = executor(database)
-    now = times.stored_time(importlib.import_module(_DATE).now())
+    now = stored_time(importlib.import_module(_DATE).now())
     incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
     if incomplete:
         execute(_BACK, (json.dumps(list(incomplete)),))
@@ -153,17 +138,6 @@ def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
 
     The SuperLink cannot deliver these messages again, because it has deleted their contents. A ServerApp that
     asks for the reply to a deleted message gets Flower's error reply.
-
-    Parameters
-    ----------
-    state : CohortLinkState
-        The SuperLink's state.
-    database : sqlalchemy.orm.Session
-        The transaction in which the node is activated.
-    node_id : int
-        The node.
-    kept : str or None
-        The id of a message that will be delivered to the node again (`Unconfirmed.of`), and is kept.
     """
     execute = executor(database)
     node = importlib.import_module(_UTILS).uint64_to_int64(node_id)

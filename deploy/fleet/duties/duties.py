@@ -12,18 +12,10 @@ from deploy.fleet.storage.past_rounds import PastRounds
 class Duties:
     """The duties of one SuperLink, made before Flower makes the SuperLink's state.
 
-    Attributes
-    ----------
-    held : HeldRequests
-        Holds requests for messages. The state tells it which messages have arrived.
-    past : PastRounds
-        Knows from the state which rounds are past.
-    unconfirmed : Unconfirmed
-        Delivers a message again. The state keeps such a message when its node restarts.
-    presence : Presence
-        Holds heartbeats and notices nodes that leave. The state asks it when a node returns.
-    delivered : DeliveredObjects
-        Knows which objects each node may fetch.
+    `held`: holds requests for messages. The state tells it which messages have arrived. `past`: knows from
+    the state which rounds are past. `unconfirmed`: delivers a message again. The state keeps such a message
+    when its node restarts. `presence`: holds heartbeats and notices nodes that leave. The state asks it when
+    a node returns. `delivered`: knows which objects each node may fetch.
     """
 
     def __init__(self) -> None:

@@ -14,10 +14,11 @@ import contextlib
 import importlib
 import os
 import threading
+from collections.abc import Iterator
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -27,9 +28,6 @@ from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
 from deploy.flower.registered_clients import RegistrationRefused, Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 METHOD = "/flwr.proto.Fleet/RegisterNode"
 MAX_KEY = 1024  # the most bytes of a public key
@@ -44,26 +42,12 @@ _HANDLERS = "flwr.superlink.servicer.control.control_handlers"
 _CONTROL_MESSAGES = "flwr.proto.control_pb2"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
 _KEYS = "flwr.supercore.primitives.asymmetric"
-USED = (
-    f"{_AUTH}:NoOpControlAuthnPlugin.validate_tokens_in_metadata",
-    f"{_HANDLERS}:register_node",
-    f"{_KEYS}:public_key_to_bytes",
-    f"{_KEYS}:uses_nist_ec_curve",
-    f"{_CONTROL_MESSAGES}:RegisterNodeRequest",
-    f"{_FLEET_MESSAGES}:RegisterNodeFleetRequest",
-    f"{_FLEET_MESSAGES}:RegisterNodeFleetResponse",
-)
 
 
 def begin(state_factory: Any) -> Enrolment | None:
     """Return what accepts invitations, or None unless the environment names a server's folder (`REGISTRY`).
 
     This function also registers the folder's clients that the database lacks.
-
-    Parameters
-    ----------
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the SuperLink's state.
     """
     folder = os.environ.pop(REGISTRY, None)
     if not folder:
@@ -74,15 +58,7 @@ def begin(state_factory: Any) -> Enrolment | None:
 
 
 class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers the requests of invited devices.
-
-    Parameters
-    ----------
-    registry : Registry
-        The server's clients and invitations.
-    state_factory : flwr.server.superlink.linkstate.LinkStateFactory
-        Returns the state in which a key is registered.
-    """
+    """Answers the requests of invited devices."""
 
     def __init__(self, registry: Registry, state_factory: Any) -> None:
         self._registry, self._state_factory = registry, state_factory

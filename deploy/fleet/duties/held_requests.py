@@ -29,11 +29,6 @@ MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remember
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
 _APP_MESSAGES = "flwr.proto.runtime_pb2"
-USED = (
-    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
-    f"{_FLEET_MESSAGES}:PullMessagesResponse",
-    f"{_APP_MESSAGES}:PullAppMessagesResponse",
-)
 
 
 def seconds(context: Any, otherwise: float) -> float:
@@ -101,14 +96,8 @@ class HeldRequests:
     def hold(self, node: int, context: Any, pull: Callable[[], Any]) -> Any:
         """Return the response of `pull` to a SuperNode's request, or a `Later` if there is no message yet.
 
-        Parameters
-        ----------
-        node : int
-            The SuperNode.
-        context : grpc.ServicerContext
-            Tells when the SuperNode hangs up, and whether the request may be held for minutes.
-        pull : Callable[[], PullMessagesResponse]
-            Looks for the SuperNode's next message.
+        `context`: tells when the SuperNode hangs up, and whether the request may be held for minutes. `pull`:
+        looks for the SuperNode's next message.
         """
         request = _Request(wanted=1)
         if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
@@ -238,13 +227,7 @@ class HeldRequests:
 
 
 class _Request:
-    """A held request.
-
-    Parameters
-    ----------
-    wanted : int
-        The number of messages for which the request asks.
-    """
+    """A held request."""
 
     def __init__(self, wanted: int) -> None:
         self.over = False  # whether the receiver has stopped waiting for a response

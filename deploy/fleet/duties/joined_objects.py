@@ -9,13 +9,10 @@ transaction. `deploy.fleet.supernode.transfers` sends these requests.
 from __future__ import annotations
 
 import importlib
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
+from typing import Any
 
 MOST = 64  # the most objects of a request
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
@@ -23,10 +20,6 @@ ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to
 SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
 _MESSAGES = "flwr.proto.message_pb2"
-USED = (
-    *(f"{_MESSAGES}:{name}" for name in ("PullObjectRequest", "PullObjectResponse")),
-    *(f"{_MESSAGES}:{name}" for name in ("PushObjectRequest", "PushObjectResponse")),
-)
 
 
 def join(contents: Iterable[bytes]) -> bytes:

@@ -24,15 +24,13 @@ import heapq
 import importlib
 import threading
 import time
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.duties import held_requests
 from deploy.fleet.sockets import forwarded, sender
 from deploy.flower.deferred_answers import Later
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOLD = 20.0  # s that a heartbeat without `wire.LONG` is held, as devices with Flower 1.39 expect
 # s between two heartbeats, as the state knows it: while a heartbeat is held, only this module marks its node
@@ -61,25 +59,12 @@ RETURN, RETURN_EACH = 15.0, 0.01
 
 _CONSTANTS = "flwr.common.constant"
 _NODE_STATUS = "flwr.supercore.constant"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-USED = (
-    f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
-    f"{_NODE_STATUS}:NodeStatus.ONLINE",
-    *(
-        f"{_LINK_STATE}:SqlLinkState.{method}"
-        for method in ("deactivate_node", "acknowledge_node_heartbeat", "get_node_info", "session")
-    ),
-)
 
 
 class Presence:
     """Marks a node as offline when its connection has ended, and lets the node return at once.
 
-    Parameters
-    ----------
-    left : Callable[[], None]
-        Called when a node has left: it was marked as offline, or it had signed off. (default: nothing is
-        called)
+    `left`: called when a node has left: it was marked as offline, or it had signed off.
     """
 
     def __init__(self, left: Callable[[], None] = lambda: None) -> None:
@@ -123,17 +108,7 @@ class Presence:
                 self._state.acknowledge_node_heartbeat(node.node_id, seconds / patience)
 
     def hold(self, answer: Any, node: int, context: Any) -> Later:
-        """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread.
-
-        Parameters
-        ----------
-        answer : SendNodeHeartbeatResponse
-            The answer, when the heartbeat has been held for long enough.
-        node : int
-            The SuperNode. The state has acknowledged the heartbeat for `FOREVER`.
-        context : grpc.ServicerContext
-            Tells when the connection ends.
-        """
+        """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread."""
         heartbeat = _Heartbeat(FOREVER, held_requests.seconds(context, HOLD), sender(context))
         self._note(node, heartbeat)
 
@@ -149,15 +124,7 @@ class Presence:
         return heartbeat.over.then(answered)
 
     def heard(self, node: int, interval: float) -> None:
-        """Note a heartbeat that is not held. As in stock Flower, missing ones show that its node is offline.
-
-        Parameters
-        ----------
-        node : int
-            The SuperNode. The state has acknowledged the heartbeat.
-        interval : float
-            The seconds between two heartbeats.
-        """
+        """Note a heartbeat that is not held. As in stock Flower, missing ones show that a node is offline."""
         self._note(node, _Heartbeat(interval))
 
     def _note(self, node: int, heartbeat: _Heartbeat) -> None:
@@ -189,10 +156,7 @@ class Presence:
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
         has checked before that the request is signed with the node's key.
 
-        Parameters
-        ----------
-        node : int
-            The node that asks to be activated. Unless a heartbeat follows soon, it is marked as offline.
+        `node`: the node that asks to be activated. Unless a heartbeat follows soon, it is marked as offline.
         """
         first = _Heartbeat(FIRST, connected=False)
         if self._take_over(node, first):
@@ -268,21 +232,10 @@ class Presence:
 
 
 class _Heartbeat:
-    """A heartbeat of a node.
-
-    Parameters
-    ----------
-    interval : float
-        The seconds until the node's next heartbeat, as the state knows it.
-    held : float
-        For how many seconds it is held at most.
-    peer : str
-        The name of the peer that sent it.
-    connected : bool
-        Whether the connection that brought the heartbeat still exists.
-    """
+    """A heartbeat of a node."""
 
     def __init__(self, interval: float, held: float = 0.0, peer: str = "", *, connected: bool = True) -> None:
+        # The seconds until the next one, as the state knows it; who sent it; whether its connection exists.
         self.interval, self.peer, self.connected = interval, peer, connected
         self.answered = False
         self.overdue = 0.0  # when the next heartbeat is overdue (time.monotonic(), s)

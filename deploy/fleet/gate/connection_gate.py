@@ -28,21 +28,19 @@ import termios
 import threading
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from functools import partial
 from ipaddress import IPv6Network, ip_address
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from deploy.fleet.gate import http_answer
-from deploy.fleet.gate.frame_limit import FRAMES, FrameBudget, FrameCounter, SlowDown
+from deploy.fleet.gate.frame_limit import FRAMES, TOLD, FrameBudget, FrameCounter, SlowDown
 from deploy.fleet.gate.settings_check import NotAllowedError, SettingsCheck
 from deploy.fleet.gate.tls_records import RECORD, NoTlsError, TlsPeer
 from deploy.fleet.sockets import SILENCE, forwarded, keep_alive
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 # The most open connections of all strangers, of strangers from one address, and of one node. If there are
 # more, the oldest are closed.
@@ -51,7 +49,6 @@ FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no re
 FROM_STRANGER = 64 * 1024  # the most bytes of a stranger that are forwarded
 REFUSALS = 16  # refused requests after which a connection is closed
 OVER_BUDGET = FRAMES // 8  # frames that a request costs whose node sends too many requests
-TOLD = 60.0  # s between two lines of one kind in the log
 CHUNK = 256 * 1024  # the most bytes of a peer that are read at a time
 ANSWER = 128 * 1024  # the most bytes of gRPC that are read at a time
 BACKLOG = 1024  # connections that the kernel accepts before this process does
@@ -66,24 +63,14 @@ class Gate:
 
     gRPC's name of a forwarded connection ends with the name of the peer (`sockets.sender`).
 
-    Parameters
-    ----------
-    address : str
-        The host and port to listen on, such as 0.0.0.0:9092. With port 0, the system chooses a port.
-    certificate, key : bytes
-        The certificates and the private key of the server, as PEM.
+    `address`: the host and port to listen on, such as 0.0.0.0:9092. With port 0, the system chooses a port.
+    `certificate`, `key`: the certificates and the private key of the server, as PEM.
 
-    Attributes
-    ----------
-    port : int
-        The port on which the gate listens.
-    behind : str
-        gRPC's name of the Unix socket on which the gRPC server must listen.
+    `port`: the port on which the gate listens. `behind`: gRPC's name of the Unix socket on which the gRPC
+    server must listen.
 
-    Raises
-    ------
-    OSError
-        If the port is taken, no Unix socket can be made, or the certificate and the key cannot be used.
+    Raises OSError if the port is taken, no Unix socket can be made, or the certificate and the key cannot be
+    used.
     """
 
     def __init__(self, address: str, certificate: bytes, key: bytes) -> None:
@@ -325,15 +312,7 @@ class Gate:
 
 
 class _Connection:
-    """A connection.
-
-    Parameters
-    ----------
-    address : str
-        The address of the peer, as `origin` returns it.
-    raw : socket.socket
-        The connection's socket.
-    """
+    """A connection."""
 
     task: asyncio.Task[None]
     deadline: asyncio.TimerHandle  # closes the connection if it is still a stranger's

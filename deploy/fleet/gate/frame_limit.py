@@ -54,13 +54,7 @@ class FrameBudget:
 
 
 class FrameCounter:
-    """Counts the frames that arrive over one connection.
-
-    Attributes
-    ----------
-    of_models : int
-        The bytes that have arrived in, or together with, large frames of data.
-    """
+    """Counts the frames that arrive over one connection."""
 
     def __init__(self) -> None:
         self.of_models = 0

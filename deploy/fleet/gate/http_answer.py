@@ -9,12 +9,9 @@ import asyncio
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from deploy.fleet.gate.settings_check import NotAllowedError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 REASON = (
     "This port speaks gRPC, not HTTP/1.1. A device joins with `cohort client join`, not with Flower's own "
@@ -28,21 +25,8 @@ _REQUEST_LINE = re.compile(rb"[A-Z]{3,10} [^\r\n]{1,8000} HTTP/1\.[01]\r?\n")
 async def refuse(received: bytes, send: Callable[[bytes], Awaitable[None]], raw: socket.socket) -> None:
     """Answer a request of HTTP/1.1 with status 400 and the reason. Any other bytes get no answer.
 
-    Parameters
-    ----------
-    received : bytes
-        The first bytes of the peer.
-    send : Callable[[bytes], Awaitable[None]]
-        Sends bytes to the peer.
-    raw : socket.socket
-        The connection.
-
-    Raises
-    ------
-    NotAllowedError
-        After the answer: the peer speaks HTTP/1.1.
-    OSError
-        If the connection breaks.
+    Raises NotAllowedError after the answer: the peer speaks HTTP/1.1. Raises OSError if the connection
+    breaks.
     """
     if not _REQUEST_LINE.match(received):
         return

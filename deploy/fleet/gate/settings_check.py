@@ -19,13 +19,7 @@ class NotAllowedError(Exception):
 
 
 class SettingsCheck:
-    """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request.
-
-    Attributes
-    ----------
-    confirmed : bool
-        Whether the peer has confirmed the settings.
-    """
+    """Until a peer has confirmed gRPC's settings, lets through only frames that belong to no request."""
 
     def __init__(self) -> None:
         self.confirmed = False
@@ -38,11 +32,8 @@ class SettingsCheck:
 
         Before the peer has confirmed the settings, these are only complete frames; afterwards, all bytes.
 
-        Raises
-        ------
-        NotAllowedError
-            If the peer does not speak HTTP/2, begins a request, or sends more than `MOST` bytes before it
-            confirms the settings.
+        Raises NotAllowedError if the peer does not speak HTTP/2, begins a request, or sends more than `MOST`
+        bytes before it confirms the settings.
         """
         if self.confirmed:
             return data

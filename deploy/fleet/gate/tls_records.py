@@ -10,16 +10,14 @@ stranger stopped the gate with 0.4 MB of such records a second.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from deploy.fleet.gate.settings_check import NotAllowedError
-
-if TYPE_CHECKING:
-    import asyncio
-    import socket
-    from collections.abc import Callable
 
 RECORD = 16 * 1024  # the most bytes of data in a record (RFC 8446, section 5.1)
 # The most records without data in the life of a connection, and their most bytes. A handshake has up to six;
@@ -30,14 +28,15 @@ _KINDS = range(20, 24)
 _LONGEST = RECORD + 2048  # the most bytes of a record's content in TLS 1.2
 
 
-class NoTlsError(NotAllowedError):
-    """A peer does not speak TLS.
+class TlsRefusedError(NotAllowedError, ssl.SSLError):
+    """A peer sends too many records without data."""
 
-    Parameters
-    ----------
-    received : bytes
-        What the peer has sent.
-    """
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoTlsError(TlsRefusedError):
+    """A peer does not speak TLS. `received` is what it has sent."""
 
     def __init__(self, received: bytes) -> None:
         super().__init__("the peer does not speak TLS")
@@ -45,46 +44,30 @@ class NoTlsError(NotAllowedError):
 
 
 class TlsPeer:
-    """A TLS peer of this server. One task may receive while another one sends.
+    """A TLS peer of this server, over a socket that must not block. One task may receive while another sends.
 
-    Parameters
-    ----------
-    context : ssl.SSLContext
-        The settings, with the server's certificate.
-    raw : socket.socket
-        The connection. It must not block.
-    loop : asyncio.AbstractEventLoop
-        The loop in which the methods are called.
+    Its methods raise OSError if the connection breaks, the peer hangs up or a record is not valid, and
+    NotAllowedError if the peer does not speak TLS or sends too many records without data.
     """
 
     def __init__(self, context: ssl.SSLContext, raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._raw, self._loop = raw, loop
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        limit_records(context)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._encrypted = bytearray()  # what has been received and not yet decrypted
-        self._empty_records = self._empty_bytes = 0
         self._ended = False  # whether the peer has announced the end of its data
 
     async def handshake(self) -> str | None:
-        """Perform the handshake. Return the protocol that both sides speak (ALPN), or None.
-
-        Raises
-        ------
-        OSError
-            If the peer hangs up, or the handshake fails.
-        NotAllowedError
-            If the peer does not speak TLS, or sends too much.
-        """
+        """Perform the handshake. Return the protocol that both sides speak (ALPN), or None."""
         while True:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._flush()
-                while (record := self._record()) is None:
-                    if not await self._fill(RECORD):
-                        raise ConnectionResetError from None
-                self._count_empty(record)
-                self._incoming.write(record)
+                if not await self._fill(RECORD):
+                    raise ConnectionResetError from None
+            except NotAllowedError:
+                raise
             except ssl.SSLError:
                 with contextlib.suppress(OSError):  # tell the peer why, unless the socket would block
                     self._raw.send(self._outgoing.read())
@@ -96,37 +79,25 @@ class TlsPeer:
     async def receive(self, most: int) -> bytes:
         """Return the next data, or b"" if the peer has sent all its data or has hung up.
 
-        Parameters
-        ----------
-        most : int
-            The most bytes to return, and to read from the socket: a multiple of `RECORD`. Each record counts
-            as `RECORD` bytes.
+        An answer to a change of the keys stays in `_outgoing` until the next data is sent.
 
-        Raises
-        ------
-        OSError
-            If the connection breaks, or a record is not valid.
-        NotAllowedError
-            If the peer sends too many records without data.
+        `most`: the most bytes to return, and to read from the socket: a multiple of `RECORD`. Each record
+        counts as `RECORD` bytes.
         """
         parts: list[bytes] = []
         while len(parts) < most // RECORD and not self._ended:
-            record = self._record()
-            if record is not None:
-                if data := self._decrypt(record):
-                    parts.append(data)
-            elif parts or not await self._fill(most):
-                break
+            try:
+                data = self._tls.read(RECORD)
+            except ssl.SSLWantReadError:
+                if parts or not await self._fill(most):
+                    break
+            else:
+                self._ended = not data
+                parts.append(data)
         return b"".join(parts)
 
     async def send(self, data: bytes) -> None:
-        """Send data.
-
-        Raises
-        ------
-        OSError
-            If the connection breaks.
-        """
+        """Send data."""
         parts = []
         for begin in range(0, len(data), RECORD):  # so that `_outgoing` never holds more than a record
             self._tls.write(data[begin : begin + RECORD])
@@ -140,41 +111,8 @@ class TlsPeer:
     async def _fill(self, most: int) -> bool:
         """Receive at most `most` bytes. Return False if the peer sends no more."""
         data = await self._loop.sock_recv(self._raw, most)
-        self._encrypted += data
+        self._incoming.write(data)
         return bool(data)
-
-    def _record(self) -> bytes | None:
-        """Return the next record, or None if its end has not arrived."""
-        if len(self._encrypted) < _HEAD:
-            return None
-        length = _content_length(self._encrypted)
-        if length is None:
-            raise NoTlsError(bytes(self._encrypted))
-        if len(self._encrypted) < _HEAD + length:
-            return None
-        record = bytes(self._encrypted[: _HEAD + length])
-        del self._encrypted[: _HEAD + length]
-        return record
-
-    def _decrypt(self, record: bytes) -> bytes:
-        """Return a record's data, or b"" if it has none.
-
-        An answer to a change of the keys stays in `_outgoing` until the next data is sent.
-        """
-        self._incoming.write(record)
-        try:
-            data = self._tls.read(RECORD)
-        except ssl.SSLWantReadError:
-            self._count_empty(record)
-            return b""
-        self._ended = not data
-        return data
-
-    def _count_empty(self, record: bytes) -> None:
-        self._empty_records += 1
-        self._empty_bytes += len(record)
-        if self._empty_records > EMPTY_RECORDS or self._empty_bytes > EMPTY_BYTES:
-            raise NotAllowedError("too many records of TLS without data")
 
 
 def limit_records(context: ssl.SSLContext) -> None:
@@ -211,11 +149,8 @@ class _OneRecordAtATime(ssl.SSLObject):
 
         If OpenSSL wants more after a record, the record had no data.
 
-        Raises
-        ------
-        ssl.SSLError
-            If the function raises it, if the peer does not speak TLS, or if the peer sends too many records
-            without data.
+        Raises ssl.SSLError if the function raises it, if the peer does not speak TLS, or if the peer sends
+        too many records without data.
         """
         given = 0  # the bytes of the last record that was given to OpenSSL
         while True:
@@ -225,7 +160,7 @@ class _OneRecordAtATime(ssl.SSLObject):
                 self._empty_records += given > 0
                 self._empty_bytes += given
                 if self._empty_records > EMPTY_RECORDS or self._empty_bytes > EMPTY_BYTES:
-                    raise ssl.SSLError("too many records of TLS without data") from None
+                    raise TlsRefusedError("too many records of TLS without data") from None
                 given = self._give()
                 if not given:
                     raise
@@ -237,7 +172,7 @@ class _OneRecordAtATime(ssl.SSLObject):
             return 0
         length = _content_length(self._head)
         if length is None:
-            raise ssl.SSLError("the peer does not speak TLS")
+            raise NoTlsError(self._head + self._received.read())
         if self._received.pending < length:
             return 0
         self._record.write(self._head + self._received.read(length))

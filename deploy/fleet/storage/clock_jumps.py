@@ -11,30 +11,14 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from typing import Any
 
 JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than `time.monotonic()`
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
-USED = (
-    *(
-        f"{_CORE_STATE}:{name}"
-        for name in (
-            "TaskModel.active_until",
-            "TaskModel.finished_at",
-            "HEARTBEAT_PATIENCE",
-            "HEARTBEAT_DEFAULT_INTERVAL",
-            "now",
-            "update",
-        )
-    ),
-)
 
 
 class ClockJumps:

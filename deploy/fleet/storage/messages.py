@@ -31,8 +31,7 @@ from flwr.supercore.date import now
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy.exc import IntegrityError
 
-from deploy.fleet.storage import times
-from deploy.fleet.storage.statements import AMONG, executor, listed
+from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,11 +242,6 @@ class FewStatements(SqlLinkState):
 
         An error takes the place of a reply if the message does not exist, if the message or the reply has
         expired, or if the message's node is offline.
-
-        Raises
-        ------
-        ValueError
-            If one of the messages belongs to another run.
         """
         if not message_ids:
             return []
@@ -309,13 +303,7 @@ class FewStatements(SqlLinkState):
             return executor(session)(_ACTIVATE, values).first() is not None
 
     def preregister_object_tree(self, object_tree: ObjectTree, session_id: str) -> list[str]:
-        """Store the names of a message's objects. Return those whose contents are to arrive in the session.
-
-        Raises
-        ------
-        ValueError
-            If there is no such session, or the tree is not valid.
-        """
+        """Store the names of a message's objects. Return those whose contents are still to arrive."""
         with self.session() as session:
             execute = executor(session)
             if (run := execute(_RUN_OF_PUSH, (session_id,)).first()) is None:
@@ -340,7 +328,7 @@ class FewStatements(SqlLinkState):
             return super().store_object(run_id, session_id, object_id, object_content)
         moment = now()
         until = moment + timedelta(seconds=LONGEST_PART)
-        which = times.stored_time(until), session_id, uint64_to_int64(run_id), times.stored_time(moment)
+        which = stored_time(until), session_id, uint64_to_int64(run_id), stored_time(moment)
         try:
             with self.session() as session:
                 execute = executor(session)

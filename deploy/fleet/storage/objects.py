@@ -70,16 +70,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
         return tables
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Store the content of an object whose name is already stored.
-
-        Raises
-        ------
-        ValueError
-            If the name is not the hash of the content, or the content is not that of an object. (Checked only
-            if `self.verify` is true)
-        NoObjectInStoreError
-            If the store does not know the name.
-        """
+        """Store the content of an object whose name is already stored."""
         if self.verify:
             if object_id != get_object_id(object_content):
                 raise ValueError(f"Object ID {object_id} does not match content hash")
@@ -98,21 +89,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
             return content
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Store the names and children of a message's objects. Return the names whose contents are missing.
-
-        Parameters
-        ----------
-        run_id : int
-            The run of the message.
-        object_tree : ObjectTree
-            The message's objects.
-
-        Raises
-        ------
-        ValueError
-            If the name of an object is not a SHA-256 hash, or if an object has the same child twice, or other
-            children than the store knows.
-        """
+        """Store the names and children of a message's objects. Return the names without contents."""
         children: dict[str, set[str]] = {}
         for node in iterate_object_tree(object_tree):
             name = node.object_id
@@ -149,10 +126,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
         return [name for name in children if not known.get(name)]
 
     def get_object_tree(self, object_id: str) -> ObjectTree:
-        """Return an object with its descendants.
-
-        Raises NoObjectInStoreError if the store does not know the object.
-        """
+        """Return an object with its descendants."""
         with self.session() as session:
             if executor(session)(_EXISTS, (object_id,)).first() is None:
                 raise _unknown(object_id)

@@ -24,33 +24,16 @@ from __future__ import annotations
 import importlib
 import re
 import threading
+from collections.abc import Collection
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.storage.statements import AMONG, executor, listed
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
-_OBJECTS = "flwr.supercore.state.schema.objectstore_models"
 _DATE = "flwr.supercore.date"
 _UTILS = "flwr.supercore.utils"
-USED = (
-    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    *(
-        f"{_MESSAGES}:MessageIns.{name}"
-        for name in ("run_id", "group_id", "delivered_at", "created_at", "ttl")
-    ),
-    *(f"{_MESSAGES}:MessageRes.{name}" for name in ("reply_to_message_id", "delivered_at")),
-    *(f"{_SESSIONS}:ObjectPushSession.{name}" for name in ("run_id", "expires_at")),
-    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
-    f"{_OBJECTS}:StoredObject.ref_count",
-    f"{_DATE}:now",
-    f"{_UTILS}:uint64_to_int64",
-)
 _UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {AMONG} AND delivered_at = ''"
 _PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {AMONG}"
 _ROOTS = f"SELECT object_id FROM objects WHERE object_id {AMONG} AND ref_count = 0"
@@ -75,13 +58,6 @@ class PastRounds:
         """Delete the messages of past rounds if the message with these metadata is the first of its round.
 
         Call this before the message is stored.
-
-        Parameters
-        ----------
-        state : CohortLinkState
-            The SuperLink's state.
-        metadata : flwr.app.Metadata
-            Those of a message to a node, or of a reply, which begins no round.
         """
         if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
             self._begin(state, metadata.run_id, number)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import json
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import cache
+from typing import Any
 
 from deploy.flower.corrupt_database import note_error
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
 
 
@@ -49,11 +50,6 @@ def executor(session: Any) -> Callable[..., Any]:
 
     The function's arguments are the statement and the values of its parameters: a tuple, or a list of tuples
     to execute the statement with each of them.
-
-    Parameters
-    ----------
-    session : sqlalchemy.orm.Session
-        A session whose transaction has begun.
     """
     known: Callable[..., Any] | None = session.info.get(_KEY)
     if known is not None:
@@ -79,3 +75,16 @@ def executor(session: Any) -> Callable[..., Any]:
 
     session.info[_KEY] = execute_directly
     return execute_directly
+
+
+def stored_time(moment: datetime) -> Any:
+    """Return a time in the form in which the database stores times, as in the column `expires_at`."""
+    return _conversion()(moment)
+
+
+@cache
+def _conversion() -> Callable[[datetime], Any]:
+    kind = importlib.import_module(_SESSIONS).ObjectPushSession.__table__.c.expires_at.type
+    dialect = importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite").dialect()
+    convert: Callable[[datetime], Any] = kind.dialect_impl(dialect).bind_processor(dialect)
+    return convert

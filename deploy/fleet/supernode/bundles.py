@@ -6,15 +6,13 @@ Stock Flower does not check the bundle, so whoever controls the server could run
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from deploy.flower.commands import ACCEPTED_BUNDLE, REFUSED_BUNDLE
 from deploy.json_text import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class BundleRefusedError(Exception):
@@ -24,22 +22,11 @@ class BundleRefusedError(Exception):
 def fetch(get_fab: Callable[[str, int], Any], fab_hash: str, run_id: int, settings: Path | None) -> Any:
     """Return the bundle of a run.
 
-    Parameters
-    ----------
-    get_fab : Callable[[str, int], flwr.supercore.fab.Fab]
-        Fetches a bundle by its hash and run. It is not called if the device does not trust the hash.
-    fab_hash : str
-        The hash that the server states.
-    run_id : int
-        The run.
-    settings : Path or None
-        A JSON file whose entry "bundle" is the only trusted hash, or "" if any hash is trusted. Without a
-        valid entry, no hash is. None: any hash is trusted.
+    `get_fab`: fetches a bundle by its hash and run. It is not called if the device does not trust the hash.
+    `fab_hash`: the hash that the server states. `settings`: a JSON file whose entry "bundle" is the only
+    trusted hash, or "" if any hash is trusted. Without a valid entry, no hash is. None: any hash is trusted.
 
-    Raises
-    ------
-    BundleRefusedError
-        If the device does not trust the hash, or the content has another one.
+    Raises BundleRefusedError if the device does not trust the hash, or the content has another one.
     """
     trusted = "" if settings is None else trusted_bundle(settings)
     if trusted not in ("", fab_hash):

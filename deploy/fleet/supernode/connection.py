@@ -8,12 +8,13 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging import getLogger
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -23,9 +24,6 @@ from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
 OPTIONS = {
@@ -60,23 +58,6 @@ _DATE = "flwr.supercore.date"
 _EXIT = "flwr.supercore.exit"
 _RUN = "flwr.supercore.run"
 _ERROR = "flwr.supercore.error"
-USED = (
-    f"{_CONSTANTS}:HEARTBEAT_DEFAULT_INTERVAL",
-    *(f"{_SERDE}:{name}_from_proto" for name in ("fab", "message", "run")),
-    f"{_SERDE}:message_to_proto",
-    f"{_MESSAGE}:remove_content_from_message",
-    *(f"{_KEYS}:{name}" for name in ("generate_key_pairs", "public_key_to_bytes", "sign_message")),
-    f"{_OBJECTS}:make_pull_object_fn_protobuf",
-    f"{_OBJECTS}:make_push_object_fn_protobuf",
-    f"{_OBJECTS}:make_confirm_message_received_fn_protobuf",
-    f"{_NODE}:Node",
-    f"{_DATE}:now",
-    f"{_EXIT}:flwr_exit",
-    f"{_EXIT}:ExitCode.SUPERNODE_CONNECTION_ERROR",
-    f"{_RUN}:RunNotRunningException",
-    f"{_ERROR}:FlowerError.from_json",
-    *wire.USED,
-)
 
 
 class NoGrpcError(Exception):
@@ -91,16 +72,8 @@ class Requests:
     (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
     seconds. Any other error is raised; a server that does not speak gRPC raises NoGrpcError.
 
-    Parameters
-    ----------
-    channel : grpc.Channel
-        The connection.
-    keys : tuple
-        The node's private and public key.
-    max_tries : int or None
-        How many times a request is sent at most; None: no limit.
-    max_seconds : float or None
-        How long a request is repeated at most, in seconds; None: no limit.
+    `keys`: the node's private and public key. `max_tries`: how many times a request is sent at most; None: no
+    limit. `max_seconds`: how long a request is repeated at most, in seconds; None: no limit.
     """
 
     def __init__(
@@ -209,13 +182,6 @@ class Heartbeats:
 
     The SuperLink holds each heartbeat for minutes, except the first after a lost connection: otherwise a
     SuperNode would say for minutes that the connection is lost, while the SuperLink lists the node as online.
-
-    Parameters
-    ----------
-    requests : Requests
-        Sends the heartbeats.
-    request : SendNodeHeartbeatRequest
-        The heartbeat.
     """
 
     def __init__(self, requests: Requests, request: Any) -> None:
@@ -273,15 +239,7 @@ class Heartbeats:
 
 
 class Connection:
-    """A SuperNode that is connected to the Fleet API, and what it may ask.
-
-    Parameters
-    ----------
-    requests : Requests
-        Sends the requests.
-    node : flwr.proto.node_pb2.Node
-        The node.
-    """
+    """A SuperNode that is connected to the Fleet API, and what it may ask."""
 
     def __init__(self, requests: Requests, node: Any) -> None:
         self._requests, self._node = requests, node
@@ -352,19 +310,10 @@ def connect(
 ) -> Iterator[Connection]:
     """Connect to the Fleet API until the end of the `with` block. An error in the block ends it with a line.
 
-    Parameters
-    ----------
-    server_address : str
-        HOST:PORT.
-    insecure : bool
-        Whether to connect without TLS.
-    root_certificates : bytes, str or None
-        The certificates that verify the server's, or the path of their file; None: those of the system.
-    authentication_keys : tuple or None
-        The node's private and public key; None: a new pair, which the server must accept without
-        registration.
-    max_retries, max_wait_time : int or None, float or None
-        How many times, and for how many seconds, a request is repeated at most; None: no limit.
+    `insecure`: whether to connect without TLS. `root_certificates`: the certificates that verify the
+    server's, or the path of their file; None: those of the system. `authentication_keys`: the node's private
+    and public key; None: a new pair, which the server must accept without registration. `max_retries`,
+    `max_wait_time`: how many times, and for how many seconds, a request is repeated at most; None: no limit.
     """
     if isinstance(root_certificates, str):
         root_certificates = Path(root_certificates).expanduser().read_bytes()

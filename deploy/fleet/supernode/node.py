@@ -27,7 +27,7 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet.supernode import bundles, connection, transfers
+from deploy.fleet.supernode import bundles, transfers
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
@@ -43,34 +43,12 @@ SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
-_STORE = "flwr.supercore.object_store"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _CONSTANTS = "flwr.common.constant"
 _TASKS = "flwr.supercore.constant"
 _CONFIG = "flwr.common.config"
 _RUN = "flwr.supercore.run"
 _APP = "flwr.app"
-USED = (
-    *(
-        f"{_STATE}:InMemoryNodeState.{method}"
-        for method in (
-            *("set_node_id", "get_run", "store_run", "store_fab"),
-            *("get_run_series_context", "set_run_series_context"),
-            *("create_task", "finish_task", "store_message", "delete_messages"),
-            *("store_object", "get_object", "get_message_processing_duration"),
-        )
-    ),
-    *(f"{_STORE}:ObjectStore.{method}" for method in ("preregister", "put", "get_object_tree", "delete")),
-    *(f"{_OBJECTS}:{name}" for name in ("get_object_tree", "get_all_nested_objects", "iterate_object_tree")),
-    f"{_CONSTANTS}:ErrorCode.INVALID_FAB",
-    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
-    f"{_CONSTANTS}:SubStatus.FAILED",
-    f"{_TASKS}:TaskType.CLIENT_APP",
-    f"{_CONFIG}:get_fused_config_from_fab",
-    *(f"{_APP}:{name}" for name in ("Context", "Error", "Message", "RecordDict")),
-    *connection.USED,
-    *transfers.USED,
-)
 
 
 def node_state(store: Any) -> Any:
@@ -81,22 +59,13 @@ def node_state(store: Any) -> Any:
     in_memory: Any = importlib.import_module(_STATE).InMemoryNodeState
 
     class NodeState(in_memory):  # type: ignore[misc]
-        """Holds messages for ClientApps and their replies.
-
-        Attributes
-        ----------
-        due : threading.Event
-            Set when there is a message for a ClientApp.
-        replies : queue.SimpleQueue
-            The replies without their contents, in the order in which they were announced.
-        part : threading.Event
-            Set when an object of a reply has arrived.
-        """
+        """Holds messages for ClientApps and their replies."""
 
         def __init__(self) -> None:
             super().__init__(store)
-            self.due, self.part = threading.Event(), threading.Event()
-            self.replies = queue.SimpleQueue[Any]()
+            self.due = threading.Event()  # set when there is a message for a ClientApp
+            self.part = threading.Event()  # set when an object of a reply has arrived
+            self.replies = queue.SimpleQueue[Any]()  # without contents, in the order of announcement
 
         def store_message(self, message: Any) -> Any:
             stored = super().store_message(message)
@@ -123,19 +92,7 @@ class _UnfitError(Exception):
 
 
 class Node:
-    """A SuperNode that is connected.
-
-    Parameters
-    ----------
-    connected : Connection
-        The connection to the SuperLink.
-    state : object
-        The state that `node_state` returns, with the node's id.
-    node_config : dict
-        The node config, for the contexts of ClientApps.
-    trust : Path or None
-        The file with the bundle that the device trusts (`bundles.fetch`).
-    """
+    """A SuperNode that is connected."""
 
     def __init__(self, connected: Connection, state: Any, node_config: Any, trust: Path | None) -> None:
         self._connection, self._state, self._node_config, self._trust = connected, state, node_config, trust

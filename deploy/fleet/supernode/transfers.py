@@ -12,14 +12,12 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join, parts, split
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 THREADS = 4  # the most requests of a transfer at a time; fewer if the machine has fewer cores
 NO_PARTS = 30.0  # s without a new object, after which an incomplete message is given up
@@ -27,7 +25,6 @@ FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause bef
 PAUSE = 10.0  # s between two lines of the log about a slow transfer
 
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
-USED = tuple(f"{_INFLATABLE}:Object{name}Error" for name in ("Pull", "Push", "Unavailable"))
 
 
 def pull(
@@ -43,25 +40,13 @@ def pull(
     An object that is not there yet is asked again, after a pause that grows from `FIRST_RETRY` to
     `LONGEST_RETRY` while no object comes.
 
-    Parameters
-    ----------
-    names : Sequence[str]
-        The objects' ids.
-    pull_object : Callable[[str], bytes]
-        Sends a request for one object or for several (`joined_objects`), and returns the content. Raises
-        Flower's ObjectUnavailableError for an object that is not there yet, and ObjectPullError for one that
-        is not known.
-    keep : Callable[[str, bytes], None]
-        Gets each object's id and content as soon as the object has arrived, in any of the threads.
-    at_once : int
-        How many requests are under way at a time, each in a thread of its own. With 1, no thread is started.
-    patience : float
-        Seconds without an object, after which the transfer is given up.
+    `pull_object`: sends a request for one object or for several (`joined_objects`), and returns the content.
+    Raises Flower's ObjectUnavailableError for an object that is not there yet, and ObjectPullError for one
+    that is not known. `keep`: gets each object's id and content as soon as the object has arrived, in any of
+    the threads. `at_once`: how many requests are under way at a time, each in a thread of its own. With 1, no
+    thread is started. `patience`: seconds without an object, after which the transfer is given up.
 
-    Raises
-    ------
-    ObjectPullError
-        If an object is not known, or none has come for `patience` seconds.
+    Raises ObjectPullError if an object is not known, or none has come for `patience` seconds.
     """
     _Pull(pull_object, keep, patience, Progress("Received", len(names))).run(names, at_once)
 
@@ -163,15 +148,9 @@ def push(
     Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
     copy of the model. Here at most one request for each thread is prepared.
 
-    Parameters
-    ----------
-    object_contents : Iterable[tuple[str, bytes]]
-        The objects' ids and contents.
-    push_object_fn : Callable[[str, bytes], None]
-        Sends a request with one object or with several (`joined_objects`). Raises Flower's ObjectPushError if
-        the objects are not stored.
-    at_once : int
-        As in `pull`.
+    `object_contents`: the objects' ids and contents. `push_object_fn`: sends a request with one object or
+    with several (`joined_objects`). Raises Flower's ObjectPushError if the objects are not stored. `at_once`:
+    as in `pull`.
     """
     refused = importlib.import_module(_INFLATABLE).ObjectPushError
     progress = Progress("Sent")
@@ -223,12 +202,7 @@ def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]
 class Progress:
     """Logs every `PAUSE` seconds how many bytes of a message were transferred.
 
-    Parameters
-    ----------
-    what : str
-        "Received" or "Sent".
-    objects : int or None
-        The number of objects of the message, if it is known.
+    `objects`: the number of objects of the message, if it is known.
     """
 
     def __init__(self, what: str, objects: int | None = None) -> None:

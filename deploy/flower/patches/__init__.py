@@ -1,8 +1,7 @@
 """All changes that this project makes inside Flower's programs.
 
 `deploy.flower.launch` applies these changes when it starts a program. No file outside this folder changes
-Flower. The first line of each file says what the file changes. `USED` in a file lists the names of Flower on
-which the file relies; `launch` checks that Flower has them.
+Flower. The first line of each file says what the file changes.
 
 - `supernode`, `superlink`, `superexec`, `clientapp` and `serverapp` patch the programs of these names. They
   use the other files.

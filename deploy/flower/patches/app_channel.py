@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+from collections.abc import Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.channel import Channel
 from deploy.flower.fork_server import CHANNEL
 from deploy.flower.patches.shared import RUNTIME_CLIENT, like, replace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _HTTP = "flwr.supercore.protobuf.client"
-USED = (f"{RUNTIME_CLIENT}:RuntimeHttpClient._unary_unary", f"{_HTTP}:httpx.Client")
 # The requests that an app may send over its channel. The value of each request is the name of the function,
 # in Flower's module of handlers, that answers the request.
 SERVED = {

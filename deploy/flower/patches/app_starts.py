@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower import fork_client
 from deploy.flower.commands import patched
 from deploy.flower.patches.shared import like, replace
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
 EXECUTOR = "flwr.supercore.superexec.executor.subprocess_executor"
-USED = (f"{EXECUTOR}:SubprocessExecutor", f"{EXECUTOR}:subprocess.Popen")
 # Programs that a SuperLink or its executor starts. They must not run without their guards.
 GUARDED = ("flower-superexec", "flwr-serverapp")
 
@@ -65,16 +62,6 @@ class _Apps:
         """Connect to the fork server that the environment names (`fork_client.VARIABLE`), or fork one.
 
         Call this before the process starts threads.
-
-        Parameters
-        ----------
-        names : Sequence[str]
-            The names of the programs that are to be forked.
-        commands : Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]]
-            Gets names of programs. Returns a dictionary with the function that runs each program, by name.
-        module : str
-            The name of the module that holds `commands`. If the fork server ends, a new one imports this
-            module.
         """
         self._names, self._module = names, module
         if folder := os.environ.get(fork_client.VARIABLE):

@@ -15,15 +15,6 @@ from deploy.flower.patches.shared import INFLATABLE, replace
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _EXIT = "flwr.supercore.exit.exit"
 _TELEMETRY = "flwr.supercore.telemetry"
-USED = (
-    f"{_CLIENTAPP}:event",
-    f"{_EXIT}:event",
-    *(f"{_TELEMETRY}:{name}" for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_TELEMETRY_LOGGING")),
-    f"{INFLATABLE}:pull_objects",
-    f"{INFLATABLE}:push_object_contents_from_iterable",
-    *transfers.USED,
-    *app_channel.USED,
-)
 
 
 def patch() -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.patches.shared import FAILING, replace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _RETRY = "flwr.supercore.retry.http_retry"
 _INVOKER = "flwr.supercore.retry.retry_invoker"
-USED = (f"{_RETRY}:_RETRYABLE_STATUS_CODES", f"{_INVOKER}:RetryInvoker.invoke")
 
 
 def retry_after_500() -> None:

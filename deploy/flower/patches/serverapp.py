@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 _GRID = "flwr.superlink.grid.http_grid"
 _RUNTIME = "flwr.superlink.runtime.run_serverapp"
-USED = (
-    *(*retries.USED, *transfers.USED, *app_channel.USED),
-    f"{_GRID}:pull_objects",
-    f"{INFLATABLE}:push_object_contents_from_iterable",
-    f"{_RUNTIME}:run_",
-    *upload_progress.USED_BY_SERVERAPP,
-)
 
 
 def patch() -> None:

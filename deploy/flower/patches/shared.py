@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from functools import wraps
 from logging import getLogger
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 LOOK = 1.0  # s between two checks for a change, in case nothing announces the change
 MOST_CACHED = 10_000  # the most results of a function that are cached
@@ -21,9 +19,11 @@ INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 
 
 def replace(module: str, **replaced: Any) -> None:
-    """Replace names in the namespace of one of Flower's modules."""
+    """Replace names in the namespace of one of Flower's modules. Raises AttributeError if it has none."""
+    found = importlib.import_module(module)
     for name, value in replaced.items():
-        setattr(importlib.import_module(module), name, value)
+        getattr(found, name)
+        setattr(found, name, value)
 
 
 def like(module: Any, **changed: Any) -> SimpleNamespace:
@@ -43,14 +43,9 @@ def skip_unseen_lines() -> None:
 def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:
     """Return a function that caches the results of another function for `LOOK` seconds.
 
-    Parameters
-    ----------
-    function : Callable[..., Any]
-        The other function. Its result depends on one of its arguments only.
-    by : int
-        The position of the argument on which the result depends. (default: the first argument)
-    but : object
-        A result that is not cached. (default: all results are cached)
+    `function`: the other function. Its result depends on one of its arguments only. `by`: the position of the
+    argument on which the result depends. (default: the first argument) `but`: a result that is not cached.
+    (default: all results are cached)
     """
     known: dict[Any, tuple[float, Any]] = {}
 

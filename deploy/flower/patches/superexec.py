@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
 PLUGIN = "flwr.supercore.superexec.plugin"
 CORE_HANDLERS = "flwr.supercore.servicer.runtime.runtime_handlers"
-NODE_STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 ATTEMPTS = 60  # the most attempts, one in each second, to report that an app has ended
-
-USED = (*retries.USED, *app_starts.USED)
-USED_BY_THREAD = (
-    f"{PLUGIN}:AutoExecPlugin.launch_task",
-    f"{CORE_HANDLERS}:send_task_heartbeat",
-    f"{NODE_STATE}:InMemoryNodeState.get_run",
-    f"{NODE_STATE}:InMemoryNodeState.get_fab",
-    *app_starts.USED,
-)
 
 
 def patch() -> None:
@@ -54,19 +44,10 @@ class SuperExecThread(threading.Thread):
 
     The apps send their requests over a channel (see `app_channel`).
 
-    Parameters
-    ----------
-    command : Sequence[str]
-        The command line of the `flower-superexec` that the thread replaces.
-    state : flwr.supercore.corestate.CoreState
-        The state of the SuperNode or SuperLink.
-    handlers : module
-        A module of Flower whose functions answer the requests of apps.
-    due : threading.Event
-        In a SuperNode, other threads set this event when there is a task. This thread then looks for tasks at
-        once. In a SuperLink, nothing sets the event.
-    interval : float
-        The thread looks for tasks at least once in this many seconds, even if `due` is not set.
+    `handlers`: a module of Flower whose functions answer the requests of apps. `due`: in a SuperNode, other
+    threads set this event when there is a task. This thread then looks for tasks at once. In a SuperLink,
+    nothing sets the event. `interval`: the thread looks for tasks at least once in this many seconds, even if
+    `due` is not set.
     """
 
     def __init__(

@@ -7,19 +7,17 @@ import importlib
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet import factories
-from deploy.fleet.duties import deliveries, held_requests, joined_objects, presence
+from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.duties import duties
 from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches.app_starts import fork_apps
 from deploy.flower.patches.shared import like, replace, skip_unseen_lines
-from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from deploy.flower.patches.superexec import SuperExecThread
 
 # Python's switch interval, s: a thread that waits for the interpreter wakes up this often. With Python's
 # 0.005 s, 300 requests that arrived at once switched threads 57,000 times a second.
@@ -30,26 +28,8 @@ GARBAGE = (10_000, 50, 50)
 LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_SUPERLINK_APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
-_LINK_STATE = "flwr.server.superlink.linkstate"
 _RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
-USED = (
-    f"{_SUPERLINK}:subprocess.Popen",
-    f"{_SUPERLINK}:uvicorn.run",
-    f"{_SUPERLINK_APP}:create_app",
-    f"{_SUPERLINK}:SuperLinkLifespan._start_superexec_if_needed",
-    f"{_RUN_SUPEREXEC}:_get_task_poll_interval",
-    f"{_SUPERLINK_API}:acquire_task",
-    f"{_SUPERLINK_API}:pull_messages",
-    f"{_LINK_STATE}:SqlLinkState._on_task_tokens_expired",
-    *deliveries.USED,
-    *factories.USED,
-    *held_requests.USED,
-    *joined_objects.USED,
-    *presence.USED,
-    *USED_BY_THREAD,
-)
 
 
 def patch() -> None:

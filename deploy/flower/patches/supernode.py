@@ -6,22 +6,20 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from functools import partial
 from logging import getLogger
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.supernode import connection, node
 from deploy.flower.commands import TRUST
 from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
-from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
+from deploy.flower.patches.superexec import SuperExecThread
 from deploy.flower.versions import refusal
 from deploy.processes.groups import LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_SILENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
@@ -32,25 +30,12 @@ device the import takes longer than 30 s, so the task would expire before its pr
 ENDED = "SuperNode terminated gracefully."  # the last line after a signal, or after a refused request
 
 _SUPERNODE = "flwr.supernode.cli.flower_supernode"
-_FACTORY = "flwr.supernode.nodestate"
 _HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 _CORE_STATE = "flwr.supercore.corestate.in_memory_corestate"
 _ADDRESS = "flwr.supercore.address"
 _EXIT = "flwr.supercore.exit"
 _TELEMETRY = "flwr.supercore.telemetry"
 _DATABASE = "flwr.supercore.object_store.sql_object_store"
-USED = (f"{_CORE_STATE}:HEARTBEAT_DEFAULT_INTERVAL", f"{_CORE_STATE}:HEARTBEAT_PATIENCE")
-USED_BY_START = (
-    f"{_SUPERNODE}:start_client_internal",
-    f"{_FACTORY}:NodeStateFactory.state",
-    *(f"{_HANDLERS}:{name}" for name in ("acquire_task", "push_object", "pull_object")),
-    f"{_ADDRESS}:resolve_bind_address",
-    f"{_EXIT}:register_signal_handlers",
-    f"{_TELEMETRY}:EventType.RUN_SUPERNODE_LEAVE",
-    *node.USED,
-    *joined_objects.USED,
-    *USED_BY_THREAD,
-)
 
 
 def patch() -> None:
@@ -90,16 +75,9 @@ def start(
 ) -> NoReturn:
     """Connect and run the loop until the process ends. The arguments are the options of `flower-supernode`.
 
-    Parameters
-    ----------
-    trust : Path or None
-        The file with the bundle that the device trusts (`bundles.fetch`).
-    state_factory : flwr.supernode.nodestate.NodeStateFactory
-        Gives the state to the SuperNode's API.
-    isolation : str
-        Must be "subprocess": the SuperNode starts the ClientApps.
-    **others
-        Options without a value. An option with a value, such as trusted entities, is refused.
+    `trust`: the file with the bundle that the device trusts (`bundles.fetch`). `state_factory`: gives the
+    state to the SuperNode's API. `isolation`: must be "subprocess": the SuperNode starts the ClientApps.
+    `**others`: options without a value. An option with a value, such as trusted entities, is refused.
     """
     refused = [name for name, value in others.items() if value]
     if isolation != "subprocess":

@@ -23,13 +23,7 @@ def refusal() -> str | None:
 
 
 def find(name: str) -> Any:
-    """Return what Flower has under a name of the form MODULE:ATTRIBUTE.
-
-    Raises
-    ------
-    ImportError, AttributeError
-        If Flower has no such module, or the module no such attribute.
-    """
+    """Return what Flower has under a name of the form MODULE:ATTRIBUTE."""
     module, _, attributes = name.partition(":")
     found = importlib.import_module(module)
     for attribute in attributes.split("."):

@@ -10,14 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.flower.versions import TRIED, TRYING, names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ROOT = Path(__file__).parents[3]
 # The tests of all that relies on Flower in a server and its devices. The gate and the front door are code of

@@ -1,9 +1,9 @@
 """The list of the private names of Flower that Cohort uses, and what tells that a name has changed.
 
-`RECORDED` is this list in a file: under each file of Cohort and its first sentence, which is the reason, the
-names of Flower that the file uses, each with the digest of its source in the newest version that was tried. A
-name has the form MODULE:ATTRIBUTE. The list is collected from the code: the tuples ``USED...`` of modules
-that find names by `importlib`, and the imports of all others.
+`RECORDED` is this list: under each file of Cohort and its first sentence, which is the reason, the names of
+Flower that the file uses, each with the digest of its source in the newest version that was tried. A name has
+the form MODULE:ATTRIBUTE. `write` adds the names that files import and removes those that their file does not
+mention any more; a name that a file finds by `importlib`, or a method that it calls, is added by hand.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.versions import find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RECORDED = Path(__file__).with_name("names.txt")
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation")
 """The modules of Flower whose ``__all__`` anybody may use."""
 PROTOCOL = "flwr.proto."
 """The names of messages begin with it. They are the wire's, which devices of all versions share."""
+_TABLES = "flwr.supercore.state.schema."
 _ROOT = Path(__file__).parents[3]
 _ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy")  # what is installed with the app
 _HEADER = (
@@ -34,34 +32,25 @@ _HEADER = (
 )
 
 
-def used() -> dict[str, str]:
-    """Return the private names of Flower that Cohort uses, with the path of a file that uses each.
-
-    A name that several files use is the one's that uses the fewest names.
-    """
-    uses = {path: {name for name in names if _is_private(name)} for path, names in _uses()}
-    files = sorted(uses, key=lambda path: (len(uses[path]), path), reverse=True)
-    return {name: path for path in files for name in uses[path]}
-
-
-def _uses() -> Iterator[tuple[str, set[str]]]:
-    """Return the path of each file and the names of Flower that the file uses."""
+def imported() -> dict[str, str]:
+    """Return the private names of Flower that Cohort imports, with the path of a file that imports each."""
+    found: dict[str, str] = {}
     for path in sorted(path for room in _ROOMS for path in (_ROOT / room).rglob("*.py")):
-        text, names = path.read_text(), set[str]()
-        if "flwr" in text:
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
-                    names |= {f"{node.module}:{each.name}" for each in node.names}
-        if re.search(r"^USED", text, re.MULTILINE):
-            module = vars(importlib.import_module(".".join(path.relative_to(_ROOT).with_suffix("").parts)))
-            names |= {name for key, found in module.items() if key.startswith("USED") for name in found}
-        yield str(path.relative_to(_ROOT)), names
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
+                names = {f"{node.module}:{each.name}" for each in node.names}
+                found |= dict.fromkeys(filter(_is_private, names), str(path.relative_to(_ROOT)))
+    return found
+
+
+def is_mentioned(name: str, path: str) -> bool:
+    """Return whether a file contains its last word; SQL and `wire` name tables and messages otherwise."""
+    file, word = _ROOT / path, name.replace(":", ".").rpartition(".")[2]
+    return file.is_file() and (name.startswith((PROTOCOL, _TABLES)) or word in file.read_text())
 
 
 def _is_private(name: str) -> bool:
     module, _, attributes = name.partition(":")
-    if not module.startswith("flwr"):
-        return False  # a name of our own that a patch replaces
     public = importlib.import_module(module).__all__ if module in PUBLIC else ()
     return attributes.partition(".")[0] not in public
 
@@ -103,10 +92,22 @@ def recorded() -> dict[str, str]:
     return dict(line.split() for line in lines)
 
 
+def files() -> dict[str, str]:
+    """Return the recorded names with the path of the file that uses each."""
+    found, path = {}, ""
+    for line in RECORDED.read_text().splitlines():
+        if line.startswith("# "):
+            path = line[2:].partition(":")[0]
+        elif line:
+            found[line.split()[0]] = path
+    return found
+
+
 def write() -> None:
-    """Record the names and their digests in the installed version."""
+    """Bring the list up to date, with the digests in the installed version."""
     groups: dict[str, list[str]] = {}
-    for name, path in used().items():
+    kept = {name: path for name, path in files().items() if is_mentioned(name, path)}
+    for name, path in (imported() | kept).items():
         groups.setdefault(path, []).append(name)
     parts = [
         f"\n# {path}: {_reason(path)}\n" + "".join(f"{name} {digest(find(name))}\n" for name in sorted(names))

@@ -12,20 +12,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.container.key_service import CONNECTIONS, SOCKET, ask, ask_until_answered, close
-from deploy.container.leases import Lease, take
+from deploy.container.leases import CONNECTIONS, SOCKET, Lease, ask, ask_until_answered, close, take
 from deploy.container.leases import prepare as prepare_leases
 
 from ...support.processes import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["client-00", "client-01", "client-02"]
@@ -40,7 +36,7 @@ def leases(tmp_path: Path) -> Iterator[Path]:
     prepare_leases(folder, NAMES)
     for name in NAMES:
         (keys / name).write_text(f"the key of {name}")
-    code = "import sys; from pathlib import Path; from deploy.container.key_service import serve; "
+    code = "import sys; from pathlib import Path; from deploy.container.leases import serve; "
     code += f"serve(Path({str(folder)!r}), Path({str(keys)!r}), {NAMES!r})"
     service = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     wait_for((folder / SOCKET).exists, 240, lambda: "the key service")
@@ -66,7 +62,7 @@ def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_nam
     for holder in "ab":
         lease = held[holder]
         assert lease is not None
-        lease.release()
+        os.close(lease.descriptor)
     again = join(leases, "b")
     assert again is not None
     assert again.name == "client-01"
@@ -79,7 +75,7 @@ def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_nam
 def test_an_unused_name_is_preferred_to_that_of_a_container_that_may_come_back(leases: Path) -> None:
     first = join(leases, "a")
     assert first is not None
-    first.release()
+    os.close(first.descriptor)
     second = join(leases, "b")
     assert second is not None
     assert second.name == "client-01"

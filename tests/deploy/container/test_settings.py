@@ -10,7 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from deploy.container import DATA, DEVICES, client, client_names
-from deploy.container.client_variables import node_config
+from deploy.container.client import node_config
 from deploy.container.settings import trials_from_environment
 
 if TYPE_CHECKING:

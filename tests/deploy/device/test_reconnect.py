@@ -14,7 +14,7 @@ from textwrap import dedent
 
 import pytest
 
-from deploy.device import log_file, reconnect
+from deploy.device import reconnect
 from deploy.device.default_folder import default_folder
 from deploy.device.device_folder import Device
 from deploy.flower import commands
@@ -51,7 +51,7 @@ class Supervised:
 
     @property
     def log(self) -> str:
-        path = self.folder / log_file.LOG
+        path = self.folder / reconnect.LOG
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, text: str, times: int = 1) -> None:
@@ -88,7 +88,7 @@ def test_a_device_outside_the_default_folder_says_where_it_is(
     said: list[str] = []
     supervisor = reconnect.DeviceSupervisor(device.folder, ["true"])
     monkeypatch.setattr(supervisor, "_say", lambda _, text: said.append(text))
-    monkeypatch.setattr(log_file, "append", lambda *_: None)
+    monkeypatch.setattr(reconnect, "append", lambda *_: None)
     folder = default_folder() if is_default else Path("/srv/a b")
     monkeypatch.setattr(supervisor, "folder", folder)
     supervisor.line(f"{commands.REFUSED_BUNDLE} {'a' * 64}".encode())
@@ -184,7 +184,7 @@ def test_a_new_address_makes_the_supernode_reconnect(
 ) -> None:
     # After a moment without a network, once it is online.
     moving = (
-        f"log = Path({str(device.folder / log_file.LOG)!r}); later = iter(['10.0.0.1', None]); "
+        f"log = Path({str(device.folder / reconnect.LOG)!r}); later = iter(['10.0.0.1', None]); "
         "reconnect.source_address = lambda *_: next(later, '10.0.0.2') if log.exists() else '10.0.0.1'"
     )
     supervised = supervise(ONLINE + "time.sleep(600)", moving)
@@ -241,7 +241,7 @@ def test_the_device_goes_on_while_its_disk_is_full(
 
 def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
     node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
-    supervised = supervise(node, "from deploy.device import log_file; log_file.LOG_BYTES = 10_000")
+    supervised = supervise(node, "from deploy.device import reconnect; reconnect.LOG_BYTES = 10_000")
     supervised.wait_for("SuperNode ID")
     supervised.end()
     assert sorted(path.name for path in device.folder.glob("supernode.log*")) == [

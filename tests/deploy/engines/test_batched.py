@@ -129,14 +129,6 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     assert wait_until(lambda: not checkpoints.is_claimed(), 30)
 
 
-def test_an_unsupported_setting_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"over-selection = 1\.5: must be 1 in a batched simulation"):
-        batched.run({**SETTINGS, "over-selection": 1.5, "output-dir": str(tmp_path)})
-    buffered = {**SETTINGS, "mode": "buffered", "concurrency": 4, "output-dir": str(tmp_path)}
-    with pytest.raises(ValueError, match=r"mode = 'buffered': must be 'rounds' in a batched simulation"):
-        batched.run(buffered)
-
-
 def test_buffered_rounds_are_simulated_and_resumed(tmp_path: Path) -> None:
     settings = {
         **SETTINGS,

@@ -4,11 +4,9 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,14 +90,6 @@ def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: P
     assert all(is_free(port) for port in ports)
     assert [path.name for path in folder.iterdir()] == ["logs"]
     assert files_below(home, tmp_path / "tmp") == set()
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
 
 
 def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are_reported_with_their_logs(

@@ -1,6 +1,5 @@
 """The SuperLink's state calls its duties, and Flower's app gets this state."""
 
-import ast
 import importlib
 import json
 from pathlib import Path
@@ -12,7 +11,6 @@ from flwr.app import ConfigRecord
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
-from flwr.supercore.sql_mixin import SqlMixin
 from flwr.superlink import main
 from flwr.superlink.federation import NoOpFederationManager
 
@@ -21,8 +19,6 @@ from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
-from deploy.flower import launch
-from deploy.flower.patches import superlink
 from deploy.flower.patches.apps import upload_progress
 from tests.support.states import made
 
@@ -237,52 +233,29 @@ def test_a_superlink_without_a_database_does_not_start() -> None:
         factories.make(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), Duties())
 
 
-@pytest.mark.parametrize("kind", [CohortLinkState, FewStatements, CohortObjectStore])
-def test_each_override_is_listed_and_replaces_a_method_of_flower(kind: type) -> None:
+@pytest.mark.parametrize(
+    ("kind", "new"),
+    [
+        (CohortLinkState, {"come_online", "_forget_keys", "_store_traffic", "_taking_a_turn"}),
+        (CohortObjectStore, {"_taking_a_turn"}),
+    ],
+)
+def test_each_other_method_replaces_one_of_flower(kind: type, new: set[str]) -> None:
     """An override that Flower does not call any more would be dead code, and its duty would not be done."""
-    base = "SqlObjectStore" if kind is CohortObjectStore else "SqlLinkState"
-    (listed,) = (names for of, names in factories.OVERRIDDEN.items() if of.endswith(f":{base}"))
     flower = [each for each in kind.__mro__ if each.__module__.startswith("flwr.")]
     own = {
         name
         for each in kind.__mro__
-        if each not in flower
+        if each.__module__.startswith("deploy.")
         for name, value in vars(each).items()
-        if callable(value) and any(name in vars(theirs) for theirs in flower) and not name.startswith("__")
+        if callable(value) and not name.startswith("__")
     }
-    assert own <= set(listed)
-    assert own == set(listed) or kind is FewStatements
-    assert all(any(name in vars(each) for each in (*flower, SqlMixin)) for name in listed)
+    assert {name for name in own if not any(name in vars(each) for each in flower)} == new
 
 
-@pytest.mark.parametrize(
-    "missing", ["flwr.superlink.main:get_objectstore_linkstate_factories", "flwr.no:name"]
-)
 def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
-    monkeypatch: pytest.MonkeyPatch, missing: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert set(factories.USED) <= set(superlink.USED)
-    if missing == "flwr.no:name":
-        program = launch.PROGRAMS["flower-superlink"]
-        changed = program._replace(guards_use=(*program.guards_use, missing))
-        monkeypatch.setitem(launch.PROGRAMS, "flower-superlink", changed)
-    else:
-        monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
-    monkeypatch.setattr(launch.sys, "argv", ["flower-superlink"])
-    with pytest.raises(SystemExit, match=f"flower-superlink does not start, .*Flower has no {missing}"):
-        launch.main(["flower-superlink"])
-
-
-@pytest.mark.parametrize("module", ["state", "storage.messages", "storage.objects", "storage.transactions"])
-def test_each_name_that_the_state_imports_from_flower_is_listed(module: str) -> None:
-    tree = ast.parse(Path(importlib.import_module(f"deploy.fleet.{module}").__file__ or "").read_text())
-    imported = [
-        f"{each.module}:{name.name}"
-        for each in tree.body
-        if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("flwr.")
-        for name in each.names
-    ]
-    assert imported or module == "state"
-    assert all(
-        any(used == each or used.startswith(f"{each}.") for used in factories.USED) for each in imported
-    )
+    monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
+    with pytest.raises(AttributeError, match="get_objectstore_linkstate_factories"):
+        factories.hand_over(Duties())

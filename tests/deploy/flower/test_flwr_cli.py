@@ -33,7 +33,7 @@ def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_
 
 def test_nothing_forces_colours_into_flwrs_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a notebook
-    flwr = Flwr(flower_environment([Path(sys.executable).parent], tmp_path / "flwr", tmp_path))
+    flwr = Flwr(flower_environment(tmp_path / "flwr", tmp_path))
     try:
         assert "\x1b" not in flwr.ask("nonsense")["error-message"]
     finally:

@@ -83,7 +83,7 @@ def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
     (tmp_path / "secret").write_text("00")
     env = {**os.environ, **guarded(tmp_path / "secret"), "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
     needed = [fleet_server.ADDRESS, "localhost:9"] if name == "flower-superlink" else []
-    process = Process.forked([name, "--no-such-option", *needed], output, env, connection)
+    process = connection.start([name, "--no-such-option", *needed], output, env)
     assert wait_until(lambda: process.returncode is not None, 30), server.tail()
     assert process.returncode == 2  # argparse's
     assert f"usage: {name}" in output.read_text()
@@ -95,7 +95,7 @@ def test_a_forked_process_leads_a_group_that_can_be_ended(connection: ForkServer
     # It waits for a SuperLink that does not exist.
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    process = Process.forked(command, tmp_path / "output", environment, connection)
+    process = connection.start(command, tmp_path / "output", environment)
     assert os.getpgid(process.pid) == process.pid
     assert process.returncode is None
     process.signal_group(signal.SIGKILL)
@@ -125,7 +125,7 @@ class output_of:  # noqa: N801
     def __init__(self, server: Server, tmp_path: Path, *command: str) -> None:
         self._connection = ForkServer.connect(server.folder)
         self._output = tmp_path / "output"
-        self._process = Process.forked(command, self._output, dict(os.environ), self._connection)
+        self._process = self._connection.start(command, self._output, dict(os.environ))
 
     def __enter__(self) -> str:
         assert wait_until(lambda: self._process.returncode is not None, 30)
@@ -146,9 +146,8 @@ def test_the_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
         with pytest.raises(KeyboardInterrupt):
             connection.run(["flower-superexec", "--version"])
     assert connection.returncode(os.getpid()) is None  # alive, and not a child of the server
-    process = Process.forked(
-        ["flower-superexec", "--no-such-option"], tmp_path / "output", dict(os.environ), connection
-    )
+    command = ["flower-superexec", "--no-such-option"]
+    process = connection.start(command, tmp_path / "output", dict(os.environ))
     assert wait_until(lambda: process.returncode is not None, 30)
     assert process.returncode == 2
 
@@ -159,7 +158,7 @@ def test_a_dead_server_is_reported_and_the_processes_that_it_forked_go_on(
     server = start_server(tmp_path, ["flower-supernode", "flower-superexec"])
     connection = ForkServer.connect(server.folder)
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
-    process = Process.forked(command, tmp_path / "output", environment, connection)
+    process = connection.start(command, tmp_path / "output", environment)
     server.process.signal_group(signal.SIGKILL)
     assert wait_until(lambda: server.process.returncode is not None, 10)
     with pytest.raises(Gone):
@@ -388,7 +387,7 @@ def test_bad_requests_end_neither_the_server_nor_its_children(
                 attacker.sendall(request)
                 attacker.recv(4096)  # nothing, or the exit code of a child
     command = ["flower-supernode", "--version"]
-    process = Process.forked(command, tmp_path / "output", dict(os.environ), connection)
+    process = connection.start(command, tmp_path / "output", dict(os.environ))
     assert wait_until(lambda: process.returncode is not None, 30), server.tail()
     assert process.returncode == 0
 

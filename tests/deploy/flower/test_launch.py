@@ -9,12 +9,12 @@ import tomllib
 from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.flower import commands, launch, versions
 from deploy.flower.patches import app_starts
+from deploy.flower.patches.shared import replace
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
@@ -25,57 +25,29 @@ ROOT = Path(launch.__file__).parents[2]
 # --- where Flower is another one ------------------------------------------------------------------------
 
 
-def test_the_installed_flower_is_one_that_was_tried() -> None:
-    assert launch.unsupported(launch.ALL) is None
-
-
-def using(name: str) -> dict[str, Any]:
-    return {"flwr": launch.PROGRAMS["flwr"]._replace(used=(name,))}
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "reason"),
-    [
-        ("refusal", lambda: "Flower is 1.38.0", "Flower is 1.38.0"),
-        ("PROGRAMS", using("flwr.no_such_module:name"), "no flwr.no_such_module:name"),
-        ("PROGRAMS", using("flwr.cli.app:app.no_such_name"), "no flwr.cli.app:app.no_such_name"),
-    ],
-)
 def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attribute: str, value: Any, reason: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(launch, attribute, value)
+    assert launch.unsupported() is None
+    monkeypatch.setattr(launch, "refusal", lambda: "Flower is 1.38.0")
     monkeypatch.setattr(getLogger("flwr"), "propagate", True)
     programs = launch.commands(["flwr"])
     assert programs["flwr"] is importlib.import_module("flwr.cli.app").app
     (warning,) = caplog.messages
-    assert "Flower runs without the patches for speed and repair" in warning
-    assert reason in warning
+    assert warning == "Flower runs without the patches for speed and repair: Flower is 1.38.0"
 
 
-@pytest.mark.parametrize(
-    ("attribute", "value", "reason"),
-    [
-        ("refusal", lambda: "Flower is 1.43.0", "Flower is 1.43.0"),
-        (
-            "PROGRAMS",
-            {
-                name: launch.PROGRAMS[name]._replace(guards_use=("flwr.no:name",))
-                for name in ("flower-superlink", "flower-supernode")
-            },
-            "Flower has no flwr.no:name",
-        ),
-    ],
-)
-@pytest.mark.parametrize("name", ["flower-superlink", "flower-supernode"])
-def test_a_program_of_another_flower_does_not_start_unguarded(
-    monkeypatch: pytest.MonkeyPatch, name: str, attribute: str, value: Any, reason: str
+def test_a_guard_that_flower_lacks_a_name_for_keeps_the_program_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launch, "unsupported", lambda _: "speed is not what this is about")
-    monkeypatch.setattr(launch, attribute, value)
-    monkeypatch.setattr(launch.sys, "argv", [name])
-    with pytest.raises(SystemExit, match=f"{name} does not start, .*{reason}"):
-        launch.main([name])
+    def guard() -> None:
+        replace("flwr.superlink.main", no_such_name=1)
+
+    program = launch.PROGRAMS["flower-superlink"]._replace(guards=(guard,))
+    monkeypatch.setitem(launch.PROGRAMS, "flower-superlink", program)
+    monkeypatch.setattr(launch.sys, "argv", ["flower-superlink"])
+    with pytest.raises(SystemExit, match=r"does not start, because it would be unprotected: .*no_such_name"):
+        launch.main(["flower-superlink"])
 
 
 @pytest.mark.slow
@@ -91,7 +63,7 @@ def test_a_program_of_another_flower_does_not_start_unguarded(
         ),
         (  # Flower makes the app of its APIs by another function
             "m = importlib.import_module('flwr.superlink.main'); m.make_app = m.create_app; del m.create_app",
-            "would be unprotected: Flower has no flwr.superlink.main:create_app",
+            "would be unprotected: module 'flwr.superlink.main' has no attribute 'create_app'",
         ),
         ("sys.argv.remove('--enable-supernode-auth')", "needs --enable-supernode-auth and TLS certificates"),
     ],
@@ -131,8 +103,10 @@ def test_a_superlink_serves_behind_its_front_door_only(tmp_path: Path, change: s
         process.signal_group(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["flower-superlink", "flower-superexec", "flwr-serverapp"])
-def test_what_belongs_to_a_server_never_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode"]
+)
+def test_no_program_with_guards_runs_with_another_flower(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(versions, "version", lambda _: "1.43.0")
     monkeypatch.setattr(launch.sys, "argv", [name])
     with pytest.raises(SystemExit, match=rf"{name} does not start, .*: Flower is 1\.43\.0"):

@@ -17,16 +17,19 @@ from deploy.flower.versions import TRIED, TRYING, __main__, names
 
 ROOT = Path(versions.__file__).parents[3]
 # How much depends on Flower's private names at present. Lower these numbers when it falls; never raise them.
-MOST_NAMES, MOST_PATCH_LINES = 236, 2_045
+MOST_NAMES, MOST_PATCH_LINES = 236, 1_890
 
 
 def test_the_recorded_names_are_those_in_use_and_the_installed_flower_has_them() -> None:
     """If this fails after a change to the names in use, run `python -m deploy.flower.versions --write`."""
-    assert set(names.recorded()) == set(names.used())
+    assert names.imported().keys() <= names.files().keys()
+    assert not [(name, path) for name, path in names.files().items() if not names.is_mentioned(name, path)]
     command = [sys.executable, "-m", "deploy.flower.versions", "--names"]  # in a process without patches
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"Flower {version('flwr')} and the {len(names.used())} private names of {TRIED[-1]}" in run.stdout
+    assert (
+        f"Flower {version('flwr')} and the {len(names.recorded())} private names of {TRIED[-1]}" in run.stdout
+    )
     assert "0 are gone" in run.stdout
     if version("flwr") == TRIED[-1]:
         assert "0 have changed" in run.stdout, run.stdout
@@ -124,7 +127,9 @@ def test_what_is_gone_or_has_changed_is_told(
 ) -> None:
     flower(BEFORE)
     used = ["flwr_next:PATIENCE", "flwr_next:pull", "flwr_next:State.store"]
-    monkeypatch.setattr(names, "used", lambda: dict.fromkeys(used, "deploy/cli.py"))
+    monkeypatch.setattr(names, "imported", dict)
+    monkeypatch.setattr(names, "files", lambda: dict.fromkeys(used, "deploy/cli.py"))
+    monkeypatch.setattr(names, "is_mentioned", lambda *_: True)
     monkeypatch.setattr(names, "RECORDED", tmp_path / "names.txt")
     names.write()
     assert list(names.recorded()) == sorted(used)

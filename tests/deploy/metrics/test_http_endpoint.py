@@ -17,6 +17,7 @@ from deploy.metrics import http_endpoint as module
 from deploy.metrics import readiness
 from deploy.metrics.collector import Collector
 from deploy.metrics.http_endpoint import Endpoint, parse_address, serving, url
+from deploy.page import http_server
 from deploy.processes.ports import free_ports
 
 from ...support.processes import wait_for
@@ -28,8 +29,8 @@ def soon(condition: Callable[[], bool]) -> None:
 
 
 class Server:
-    def __init__(self, collector: Collector, port: int) -> None:
-        self.collector, self.port = collector, port
+    def __init__(self, collector: Collector, port: int, endpoint: Endpoint) -> None:
+        self.collector, self.port, self.endpoint = collector, port, endpoint
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -52,8 +53,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     append(tmp_path / "a", run_line(), round_line(1))
     collector = collector_of(tmp_path)
     (port,) = free_ports(1)
-    with collector, Endpoint(collector, f"127.0.0.1:{port}"):
-        yield Server(collector, port)
+    with collector, Endpoint(collector, f"127.0.0.1:{port}") as endpoint:
+        yield Server(collector, port, endpoint)
 
 
 def test_pages(server: Server) -> None:
@@ -127,21 +128,22 @@ def test_slow_and_silent_connections_are_closed(server: Server) -> None:
     assert time.monotonic() - began < 4  # one byte after another does not lengthen the time
     for each in (silent, long):
         with contextlib.suppress(ConnectionResetError):
-            assert each.recv(1) == b""
+            assert each.recv(100).startswith(b"HTTP/1.1 400 " if each is long else b"")
+            assert each.recv(1000) == b"" or each is long
     assert server.get("/healthz")[0] == 200
 
 
 def test_the_oldest_connection_gives_way_to_a_further_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 3)
-    monkeypatch.setattr(module, "PATIENCE", 30.0)
+    monkeypatch.setattr(http_server, "CONNECTIONS", 3)
+    monkeypatch.setattr(server.endpoint._server.config.http, "longest", 30.0)
     with contextlib.ExitStack() as held:
         idle = [held.enter_context(server.connect()) for _ in range(5)]
         for each in idle[:2]:
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
-        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert idle[-1].recv(100).startswith(b"HTTP/1.1 200 OK")
         for _ in range(5):
             assert server.get("/healthz")[0] == 200
@@ -150,7 +152,7 @@ def test_the_oldest_connection_gives_way_to_a_further_one(
 def test_a_reader_that_does_not_read_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.collector, "text", lambda: "x" * 20_000_000)
     with server.connect() as slow:
-        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
         time.sleep(1.5)
         with contextlib.suppress(ConnectionResetError):
             got = 0

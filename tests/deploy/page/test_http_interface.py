@@ -177,24 +177,13 @@ def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
 @pytest.fixture
 def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(serving, "CONNECTIONS", 8)
-    listener, ready, servers = listening(0), threading.Event(), []
-    real = serving.uvicorn.Server
-
-    class Remembered(real):  # type: ignore[misc,valid-type]
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            servers.append(self)
-
-        def install_signal_handlers(self) -> None:
-            pass
-
-    monkeypatch.setattr(serving.uvicorn, "Server", Remembered)
-    arguments = (RunSources(folder), TOKEN, listener, ready.set)
-    thread = threading.Thread(target=serving.serve, args=arguments, daemon=True)
+    listener, ready = listening(0), threading.Event()
+    server = serving.make_server(page_app(RunSources(folder), TOKEN), started=ready.set)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     assert ready.wait(20)
     yield listener.getsockname()[1]
-    servers[0].should_exit = True
+    server.should_exit = True
     thread.join(20)
 
 

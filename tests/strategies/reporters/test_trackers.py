@@ -305,9 +305,9 @@ def test_prometheus_serves_the_last_round_and_counts() -> None:
     assert found["cohort_round",] == 2
     assert found["cohort_planned_rounds",] == 5
     assert found["cohort_rounds_total",] == 2
-    assert found["cohort_failures_total",] == 2
-    assert found["cohort_selected_total",] == 4
-    assert found["cohort_seconds_total",] == 0.5
+    assert found["cohort_failed_clients_total",] == 2
+    assert found["cohort_selected_clients_total",] == 4
+    assert found["cohort_round_seconds_total",] == 0.5
     assert found["cohort_evaluation", "loss"] == 0.5
     assert found["cohort_group", "south_x1b_2J", "loss"] == 0.5
     assert not [key for key in found if key[0] == "cohort_group" and "no" in key[1]]

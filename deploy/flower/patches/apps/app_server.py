@@ -28,18 +28,16 @@ import random
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from deploy.flower import fork_server
 from deploy.flower.patches import clientapp
 from deploy.flower.patches.app_channel import use_channel
 from deploy.flower.patches.shared import INFLATABLE, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 # Lines that an app server sends: "send me the bundle", and "I have imported the app".
 WANTED, READY = b"bundle\n", b"ready\n"
@@ -48,17 +46,6 @@ REFUSED = b"refused "  # begins the line "the app cannot be forked"; the reason 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
 _PROGRAM = "flwr.supernode.cli.flwr_clientapp"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-USED = (
-    f"{_CLIENTAPP}:install_from_fab",
-    f"{_CLIENTAPP}:get_load_client_app_fn",
-    f"{_CLIENTAPP}:get_project_dir",
-    f"{_PROGRAM}:flwr_clientapp",
-    f"{_PROGRAM}:_parse_args_run_flwr_clientapp",
-    f"{_OBJECTS}:get_object_tree",
-    f"{_OBJECTS}:get_all_nested_objects",
-    f"{INFLATABLE}:inflate_object_from_contents",
-    *clientapp.USED,
-)
 
 
 class _Unfit(Exception):  # noqa: N818
@@ -130,10 +117,7 @@ def _ended_with(end: socket.socket) -> Any:
 
 
 def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[Any, Callable[[], None]]:
-    """Import an app. Return it, and a function that seeds the global generators in a forked process.
-
-    Raises _Unfit if the app cannot be forked, and any exception of the app.
-    """
+    """Import an app. Return it, and a function that seeds the global generators in a forked process."""
     clientapps = importlib.import_module(_CLIENTAPP)
     clientapps.install_from_fab(bundle, skip_prompt=True)
     folder = str(clientapps.get_project_dir(fab_id, version, digest))
@@ -180,13 +164,7 @@ def _threads() -> int:
 
 
 class _Randomness:
-    """While an app is imported, notes whether it draws random numbers from the system or seeds a generator.
-
-    Parameters
-    ----------
-    folder : str
-        The folder of the app's modules.
-    """
+    """While an app is imported, notes whether it seeds a generator or draws from the system."""
 
     def __init__(self, folder: str) -> None:
         self.drawn = ""  # where the app has drawn random numbers from the system

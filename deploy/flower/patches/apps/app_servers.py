@@ -10,15 +10,13 @@ import socket
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.flower.commands import APP_SERVER, APP_SERVERS
 from deploy.flower.fork_client import ForkServer, Gone
 from deploy.flower.patches.apps.app_server import READY, REFUSED, WANTED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 IDLE = 600.0  # s without a message, after which a SuperNode closes its connection to an app server
 MOST = 4  # the most app servers to which a SuperNode is connected at a time
@@ -104,24 +102,11 @@ class AppServers:
     ) -> bool:
         """Fork the process of a message from the app server of the message's bundle.
 
-        Parameters
-        ----------
-        server : ForkServer
-            The fork server that forks app servers.
-        run, bundle : flwr.supercore.run.Run, flwr.supercore.fab.Fab
-            The message's run and the run's bundle.
-        command : Sequence[str]
-            The command of the process.
-        output : int | None
-            The file descriptor for the process's output. With None, the process shares this process's output.
-        channel : int
-            The file descriptor of the socket over which the process sends its requests to this SuperNode, see
-            `deploy.flower.channel`.
+        `output`: the file descriptor for the process's output. With None, the process shares this process's
+        output. `channel`: the file descriptor of the socket over which the process sends its requests to this
+        SuperNode, see `deploy.flower.channel`.
 
-        Returns
-        -------
-        bool
-            Whether a process was forked. If not, a process must be started that imports the app itself.
+        Returns whether a process was forked. If not, a process must be started that imports the app itself.
         """
         digest = run.fab_hash
         for attempt in range(2):  # an app server that several SuperNodes share may just have ended

@@ -13,20 +13,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection
+from typing import Any
 
 ASKED = "received:"
 _SEPARATOR = ";"  # not a comma, which separates the objects of a joined request (`joined_objects`)
 
 _GRID = "flwr.superlink.grid.http_grid"
 _MESSAGES = "flwr.proto.message_pb2"
-USED_BY_SERVERAPP = (
-    *(f"{_GRID}:HttpGrid.{name}" for name in ("_runtime_client", "run")),
-    f"{_MESSAGES}:PullObjectRequest",
-)
 
 
 def asked_messages(object_id: str) -> frozenset[str] | None:
@@ -41,13 +35,6 @@ def received_bytes(grid: Any, message_ids: Collection[str]) -> dict[str, int]:
 
     The number grows while the reply is on its way. Bytes that were sent a second time, because a connection
     broke, count again. The number begins at zero again if the SuperLink is restarted.
-
-    Parameters
-    ----------
-    grid : HttpGrid
-        The grid of the ServerApp. This function becomes its method.
-    message_ids : Collection[str]
-        The ids of messages that the ServerApp has sent.
     """
     asked = importlib.import_module(_MESSAGES).PullObjectRequest(
         node=grid.node, run_id=grid.run.run_id, object_id=ASKED + _SEPARATOR.join(message_ids)

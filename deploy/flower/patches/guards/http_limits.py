@@ -35,16 +35,6 @@ FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no re
 HANDSHAKE = 5.0  # s that the handshake of TLS may take; uvicorn allows 60
 
 _PROTOCOL, _LOOP = "uvicorn.protocols.http.auto", "uvicorn.loops.auto"
-USED = (
-    f"{_PROTOCOL}:AutoHTTPProtocol.connection_made",
-    f"{_PROTOCOL}:AutoHTTPProtocol.connection_lost",
-    f"{_PROTOCOL}:AutoHTTPProtocol.data_received",
-    # Only uvicorn's protocol with httptools has these two methods. The protocol with h11 has its own limit;
-    # Flower does not use it.
-    f"{_PROTOCOL}:AutoHTTPProtocol.on_message_begin",
-    f"{_PROTOCOL}:AutoHTTPProtocol.on_headers_complete",
-    f"{_LOOP}:auto_loop_factory",
-)
 
 
 class Strangers:

@@ -39,21 +39,6 @@ _CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
 # Flower imports these two modules inside functions, after the program's start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
-_USED_BY_BOTH = (
-    f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER",
-    f"{_STARLETTE}:run_in_threadpool",
-    *http_limits.USED,
-)
-USED_BY_SUPERNODE = (f"{_SUPERNODE_APP}:create_app", *_USED_BY_BOTH)
-USED_BY_SUPERLINK = (
-    f"{_SUPERLINK_APP}:create_app",
-    f"{_CONFIG}:get_control_authn_ee_plugins",
-    f"{_CONFIG}:load_control_authn_plugin",
-    f"{_AUTH}:NoOpControlAuthnPlugin.validate_tokens_in_metadata",
-    f"{_CONSTANTS}:AuthnType.OIDC",
-    f"{_CONSTANTS}:ACCESS_TOKEN_KEY",
-    *_USED_BY_BOTH,
-)
 
 
 def guard_superlink() -> None:
@@ -68,13 +53,7 @@ def guard_supernode() -> None:
 
 
 def demand_secret() -> None:
-    """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`).
-
-    Raises
-    ------
-    SystemExit
-        If the file does not exist or is empty. A SuperLink must not start without the secret.
-    """
+    """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`)."""
     name = os.environ.pop(CONTROL_SECRET, None)  # hidden from the ServerApps that this process starts
     try:
         secret = Path(name or "").read_text().strip()
@@ -118,13 +97,6 @@ class Guard:
     """ASGI middleware that withholds the content of a request from the API if the sender is unknown.
 
     The API then refuses the empty request.
-
-    Parameters
-    ----------
-    app : starlette.types.ASGIApp
-        The application to which requests are passed.
-    api : fastapi.FastAPI
-        The API. Its `state` knows the tokens of tasks and, in a SuperLink, the control API's authentication.
     """
 
     def __init__(self, app: Any, api: Any) -> None:

@@ -13,16 +13,14 @@ import importlib
 import json
 import os
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.fleet.admission.refusal_log import make_safe, printable
 from deploy.fleet.duties.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FACTOR = 4  # a reply may have this many times the bytes of the ServerApp's largest message
 BYTES = 1024 * 1024  # bytes that a reply may have in any case
@@ -34,17 +32,6 @@ _GRID = "flwr.superlink.grid.http_grid"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _CONSTANTS = "flwr.common.constant"
 _SERDE = "flwr.common.serde"
-USED = (
-    f"{_GRID}:HttpGrid.pull_messages",
-    f"{_GRID}:push_objects",
-    f"{_GRID}:inflate_object_from_contents",
-    f"{_GRID}:make_message",
-    f"{_GRID}:Error",
-    f"{_OBJECTS}:get_object_head_values_from_object_content",
-    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
-    f"{_SERDE}:metadata_from_proto",
-    f"{RUNTIME_CLIENT}:RuntimeHttpClient.PullMessages",
-)
 
 
 def allowed_bytes(sent: int) -> int:
@@ -144,10 +131,7 @@ class Part(NamedTuple):
 
 
 def part_of(content: bytes) -> Part:
-    """Return the size of a deflated object, and the objects to which it refers.
-
-    Raises an error if the content is not valid.
-    """
+    """Return the size of a deflated object, and the objects to which it refers."""
     head = importlib.import_module(_OBJECTS).get_object_head_values_from_object_content
     kind, children, _ = head(content)
     length = len(content)
@@ -179,17 +163,7 @@ def inflated_size(name: str, found: Mapping[str, Part]) -> Size:
 
 
 def check_size(name: str, contents: Mapping[str, bytes], sent: Size) -> None:
-    """Raise an error if a reply is too large after inflation, or cannot be inflated.
-
-    Parameters
-    ----------
-    name : str
-        The name of the reply's message.
-    contents : Mapping[str, bytes]
-        The deflated objects of the reply, by name.
-    sent : Size
-        The size of the ServerApp's largest message.
-    """
+    """Raise an error if a reply is too large after inflation, or cannot be inflated."""
 
     def check(found: int, most: int, what: str = "") -> None:
         if found > most:

@@ -53,13 +53,6 @@ def app(superlink: SuperLink) -> Iterator[App]:
         yield app
 
 
-@pytest.fixture
-def node(superlink: SuperLink) -> Node:
-    node = superlink.node("node")
-    node.activate()
-    return node
-
-
 def arrays(size: int) -> RecordDict:
     return RecordDict({"arrays": ArrayRecord([random_bytes(size)]), "metrics": MetricRecord({"loss": 0.5})})
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -17,9 +18,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from deploy.fleet.storage import clock_jumps
 from deploy.fleet.storage.clock_jumps import GRACE
 from tests.support.states import made
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOUR = 3600.0
 

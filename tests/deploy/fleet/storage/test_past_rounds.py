@@ -20,20 +20,6 @@ pytestmark = pytest.mark.network
 MODEL = 2600  # bytes
 
 
-@pytest.fixture
-def app(superlink: SuperLink) -> Iterator[App]:
-    app = App(superlink)
-    yield app
-    app.close()
-
-
-@pytest.fixture
-def node(superlink: SuperLink) -> Node:
-    node = superlink.node("node")
-    node.activate()
-    return node
-
-
 def rounds_waiting(node: Node) -> list[str]:
     """Return the rounds of the message that a node receives, without confirming it."""
     response = node.ask("PullMessages", PullMessagesRequest(node=node.id))

@@ -7,6 +7,7 @@ import contextlib
 from deploy.container import PAGE, READY, RESULTS, STATE
 from deploy.container.supervisor import say
 from deploy.hosting.server import PAGE_PORT as PORT
+from deploy.page.http_interface import page_app
 from deploy.page.http_server import listening, serve, step_back
 from deploy.page.run_sources import RunSources
 from deploy.page.secret_link import kept_token
@@ -20,7 +21,7 @@ def main() -> int:
     step_back()
     sources = RunSources(RESULTS, STATE / "superlink.db", wait=True)
     with contextlib.closing(listening(PORT, "0.0.0.0")) as listener:
-        serve(sources, token, listener, _ready)
+        serve(page_app(sources, token), listener, _ready)
     return 0
 
 

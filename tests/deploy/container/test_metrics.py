@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.container import superlink
-from deploy.metrics import container as metrics
+from deploy.container import metrics, superlink
 from deploy.processes.ports import free_ports
+from tests.deploy.metrics.samples import append, round_line, run_line
 
 from ...support.processes import wait_for
-from .samples import append, round_line, run_line
 
 ROOT = Path(__file__).parents[3]
-ROLE = "import sys; from deploy.metrics import container as c; c.PORT = {port}; sys.exit(c.main())"
+ROLE = "import sys; from deploy.container import metrics as c; c.PORT = {port}; sys.exit(c.main())"
 
 
 def test_it_serves_the_runs_on_the_volume_until_it_is_stopped(

@@ -10,16 +10,15 @@ from typing import Any
 import httpx
 import yaml
 
-from deploy.page import container
+from deploy.container import page
 from deploy.page.secret_link import address
 from deploy.processes.ports import free_ports
-
-from .test_http_interface import write
-from .test_run_sources import lines_of
+from tests.deploy.page.test_http_interface import write
+from tests.deploy.page.test_run_sources import lines_of
 
 ROOT = Path(__file__).parents[3]
 ROLE = """
-import sys; from pathlib import Path; from deploy.page import container as c
+import sys; from pathlib import Path; from deploy.container import page as c
 c.PORT, c.READY = {port}, Path({ready!r}); sys.exit(c.main())
 """
 
@@ -58,6 +57,6 @@ def test_clients_cannot_reach_the_service() -> None:
     services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     service = services["page"]
     assert not set(service["networks"]) & set(services["client"]["networks"])
-    assert service["ports"] == [f"${{COHORT_PAGE:-127.0.0.1:}}:{container.PORT}"]
+    assert service["ports"] == [f"${{COHORT_PAGE:-127.0.0.1:}}:{page.PORT}"]
     assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == ["page:/volumes/page"]
     assert service["profiles"] == ["page"]

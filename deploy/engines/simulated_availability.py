@@ -12,7 +12,7 @@ from strategies.selectors.checks import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deploy.runs.trials import Trial
+    from deploy.engines.engine import Planned
     from simulation.availability import Availability
     from simulation.measured_speeds import DeviceSpeeds
     from simulation.response_times import ResponseTimes
@@ -34,20 +34,8 @@ BIN = 3600.0  # how many seconds of a recorded trace one round takes, by default
 def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) -> Availability | None:
     """Return the availability process of a run, or None if all clients are always available.
 
-    Parameters
-    ----------
-    settings : Mapping[str, Any]
-        The settings of the run, of which ``availability`` and ``availability-trace`` are read. A missing
-        setting counts as "".
-    num_clients : int
-        The number of clients, at least 1.
-    seed : int
-        The seed of the run.
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong, or the file is missing or has another form. The message names the setting.
+    `settings`: the settings of the run, of which ``availability`` and ``availability-trace`` are read. A
+    missing setting counts as "".
     """
     text, file = (str(settings.get(key, "")) for key in ("availability", "availability-trace"))
     if not (text or file):
@@ -85,27 +73,11 @@ def response_times_of(
 ) -> ResponseTimes | None:
     """Return the clients' response times in a run, or None if all clients reply at once.
 
-    Parameters
-    ----------
-    settings : Mapping[str, Any]
-        The settings of the run, of which ``response-times`` and ``device-speeds`` are read. A missing setting
-        counts as "".
-    num_clients : int
-        M, at least 1.
-    seed : int
-        The seed of the run.
-    groups : ndarray of int, shape (M,), optional
-        The number of each client's group, for the setting ``group-factors``. Without groups, this setting is
-        checked, but has no effect.
-    samples, megabytes : float
-        The samples that a client trains on in a round, and the megabytes that a client receives and sends in
-        a round. With ``device-speeds``, the seconds of a client follow from both. (default: 1)
-
-    Raises
-    ------
-    ValueError
-        If the setting is wrong, or the file of devices is missing or has another form. The message names the
-        setting.
+    `settings`: the settings of the run, of which ``response-times`` and ``device-speeds`` are read. A missing
+    setting counts as "". `groups`: the number of each client's group, for the setting ``group-factors``.
+    Without groups, this setting is checked, but has no effect. `samples`, `megabytes`: the samples that a
+    client trains on in a round, and the megabytes that a client receives and sends in a round. With
+    ``device-speeds``, the seconds of a client follow from both. (default: 1)
     """
     text, file = (str(settings.get(key, "")) for key in ("response-times", "device-speeds"))
     if not (text or file):
@@ -170,14 +142,8 @@ def _work(factors: Any, groups: Ints | None) -> Floats | None:
     return found
 
 
-def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
-    """Refuse settings of availability and response times that are wrong, or that the engine cannot use.
-
-    Raises
-    ------
-    ValueError
-        If the settings are wrong, or if they are given although `batched` is false.
-    """
+def check_availability(trials: Sequence[Planned], *, batched: bool) -> None:
+    """Refuse settings of availability and response times that are wrong, or that the engine cannot use."""
     for trial in trials:
         config = trial.run_config
         for key, really in SIMULATED.items():
