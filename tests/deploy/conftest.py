@@ -10,7 +10,7 @@ from deploy.fleet import state
 from deploy.fleet.storage import traffic
 from deploy.fleet.supernode import connection, node
 from deploy.flower.patches import retries, shared
-from tests.support.fleet import SuperLink
+from tests.support.fleet import App, SuperLink
 
 
 @pytest.fixture(scope="session", name="superlink")
@@ -19,6 +19,14 @@ def running_superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supe
     running = SuperLink(tmp_path_factory.mktemp("superlink"))
     yield running
     running.end()
+
+
+@pytest.fixture
+def app(superlink: SuperLink) -> Iterator[App]:
+    """Return what a ServerApp sees of a new run on the SuperLink."""
+    app = App(superlink)
+    yield app
+    app.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A node fetches the objects of its own messages only, and learns of no other objects."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +17,6 @@ from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from tests.support.fleet import App, Node, SuperLink
 
 NO_OBJECT = "0" * 64
-
-
-@pytest.fixture
-def app(superlink: SuperLink) -> Iterator[App]:
-    app = App(superlink)
-    yield app
-    app.close()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from tests.deploy.fleet.gate.test_settings_check import BEFORE, CONFIRMED
 from tests.support.fleet import PULL, Connection, SuperLink
+from tests.support.tls import is_closed
 
 SOON = 10.0  # s: an honest node behind the attackers' address waits up to 4 s on an idle machine
 ATTACKERS = 64
@@ -198,18 +199,6 @@ def body(size: int) -> bytes:
 
 def name_of(client: socket.socket) -> str:
     return f"ipv4:{LOOPBACK}:{client.getsockname()[1]}"
-
-
-def is_closed(client: socket.socket, seconds: float) -> bool:
-    client.settimeout(seconds)
-    try:
-        while client.recv(65536):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 @pytest.mark.network

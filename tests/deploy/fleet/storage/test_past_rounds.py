@@ -21,13 +21,6 @@ MODEL = 2600  # bytes
 
 
 @pytest.fixture
-def app(superlink: SuperLink) -> Iterator[App]:
-    app = App(superlink)
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def node(superlink: SuperLink) -> Node:
     node = superlink.node("node")
     node.activate()
