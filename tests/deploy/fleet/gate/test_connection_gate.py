@@ -346,13 +346,13 @@ def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         peer.connect(listener.getsockname())
         with listener.accept()[0] as raw:
-            assert not connection_gate._unacknowledged(raw)
+            assert not connection_gate.unacknowledged(raw)
             raw.setblocking(False)
             sent = raw.send(bytes(1_000_000))
-            assert connection_gate._unacknowledged(raw)
+            assert connection_gate.unacknowledged(raw)
             while sent:
                 sent -= len(peer.recv(sent))
-            assert wait_until(lambda: not connection_gate._unacknowledged(raw), 10)
+            assert wait_until(lambda: not connection_gate.unacknowledged(raw), 10)
 
 
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
