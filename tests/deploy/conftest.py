@@ -23,6 +23,7 @@ def running_superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supe
 
 @pytest.fixture
 def app(superlink: SuperLink) -> Iterator[App]:
+    """Return what a ServerApp sees of a new run on the SuperLink."""
     app = App(superlink)
     yield app
     app.close()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from deploy.fleet.gate.connection_gate import _unacknowledged
+from deploy.fleet.gate.connection_gate import unacknowledged
 from deploy.processes.groups import wait_until
 
 CHUNK = 65536  # bytes
@@ -35,7 +35,7 @@ def unplug(connection: socket.socket) -> None:
     which would reach the other end, as it does not through a pulled cable.
     """
     if sys.platform == "linux":
-        wait_until(lambda: not _unacknowledged(connection), 1.0)
+        wait_until(lambda: not unacknowledged(connection), 1.0)
         program = struct.pack("HP", 1, ctypes.addressof(_DROP))
         connection.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 

@@ -1,4 +1,4 @@
-"""A server that does nothing but TLS handshakes, and certificates that are not valid now."""
+"""TLS: a server that does nothing but handshakes, certificates that are not valid now, closed connections."""
 
 import contextlib
 import shutil
@@ -12,6 +12,19 @@ from pathlib import Path
 import pytest
 
 from deploy.tls import certificates
+
+
+def is_closed(client: socket.socket, seconds: float) -> bool:
+    """Return whether the other end closes a connection within these seconds; what it sends is ignored."""
+    client.settimeout(seconds)
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class Handshakes:

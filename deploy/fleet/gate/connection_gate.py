@@ -228,7 +228,7 @@ class Gate:
             await asyncio.sleep(SILENCE / 10)
             last = time.monotonic() - SILENCE
             for each in [each for each in self._connections.values() if each.moved < last]:
-                if not _unacknowledged(each.raw):
+                if not unacknowledged(each.raw):
                     self._close(each, f"not a byte in {SILENCE:g} s")
 
     async def _serve(self, raw: socket.socket, peer: str, connection: _Connection) -> None:
@@ -332,7 +332,7 @@ class _Connection:
         return self.address if self.node is None else f"Node {self.node}"
 
 
-def _unacknowledged(connection: socket.socket) -> bool:
+def unacknowledged(connection: socket.socket) -> bool:
     """Return whether the kernel waits until the peer acknowledges bytes; False where it does not tell."""
     count = bytearray(4)
     with contextlib.suppress(OSError):

@@ -27,6 +27,7 @@ from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from tests.deploy.fleet.gate.test_settings_check import BEFORE, CONFIRMED
 from tests.support.fleet import PULL, Connection, SuperLink
+from tests.support.tls import is_closed
 
 SOON = 10.0  # s: an honest node behind the attackers' address waits up to 4 s on an idle machine
 ATTACKERS = 64
@@ -200,18 +201,6 @@ def name_of(client: socket.socket) -> str:
     return f"ipv4:{LOOPBACK}:{client.getsockname()[1]}"
 
 
-def is_closed(client: socket.socket, seconds: float) -> bool:
-    client.settimeout(seconds)
-    try:
-        while client.recv(65536):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
 @pytest.mark.network
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_all_bytes_of_a_registered_node_pass_in_both_directions(
@@ -357,13 +346,13 @@ def test_a_peer_that_still_takes_data_does_not_count_as_silent() -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         peer.connect(listener.getsockname())
         with listener.accept()[0] as raw:
-            assert not connection_gate._unacknowledged(raw)
+            assert not connection_gate.unacknowledged(raw)
             raw.setblocking(False)
             sent = raw.send(bytes(1_000_000))
-            assert connection_gate._unacknowledged(raw)
+            assert connection_gate.unacknowledged(raw)
             while sent:
                 sent -= len(peer.recv(sent))
-            assert wait_until(lambda: not connection_gate._unacknowledged(raw), 10)
+            assert wait_until(lambda: not connection_gate.unacknowledged(raw), 10)
 
 
 def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,11 @@ def make(connected: Connection, trust: Path | None = None) -> tuple[node.Node, A
     return node.Node(connected, state, {"partition": 2}, trust), state  # type: ignore[arg-type]
 
 
+def messages(state: Any, **filters: Any) -> Any:
+    name = "get_messages_legacy" if hasattr(state, "get_messages_legacy") else "get_messages"  # Flower 1.40
+    return getattr(state, name)(**filters)
+
+
 def work(state: Any, delay: float = 0.0) -> threading.Thread:
     """Be the executor and the ClientApp for the next message."""
 
@@ -166,7 +171,7 @@ def work(state: Any, delay: float = 0.0) -> threading.Thread:
         (task,) = state.get_tasks(statuses=["pending"])
         assert state.claim_task(task.task_id)
         assert state.activate_task(task.task_id)
-        (received,) = state.get_messages_legacy(run_ids=[task.run_id], is_reply=False)
+        (received,) = messages(state, run_ids=[task.run_id], is_reply=False)
         state.record_message_processing_start(received.metadata.message_id)
         names = [
             each.object_id
@@ -331,7 +336,7 @@ def test_a_message_whose_parts_never_come_is_given_up_and_answered(
     assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
     assert "no part of its message has come" in reply.error.reason
     assert connected.confirmed == [(1, first.metadata.message_id)]
-    assert state.get_messages_legacy(is_reply=False) == []  # and nothing is left to work on
+    assert messages(state, is_reply=False) == []  # and nothing is left to work on
     (task,) = state.get_tasks()
     assert task.status.sub_status == "failed"
     assert state.object_store.store == {}

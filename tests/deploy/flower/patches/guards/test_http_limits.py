@@ -16,6 +16,7 @@ from deploy.flower.patches.guards import http_limits, local_apis
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
 from tests.support.fleet import SuperLink
+from tests.support.tls import is_closed
 
 pytestmark = pytest.mark.network
 BEGIN = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -35,18 +36,6 @@ def answered(client: ssl.SSLSocket) -> bool:
         if received.endswith(b'{"detail":"Not Found"}'):
             return received.startswith(b"HTTP/1.1 404")
     return False
-
-
-def is_closed(client: socket.socket, seconds: float) -> bool:
-    client.settimeout(seconds)
-    try:
-        while client.recv(65536):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 @pytest.fixture
