@@ -46,7 +46,14 @@ class DeviceCluster(LocalCluster):
     EngineError
         When the `with` block is entered: if the devices' keys are not registered, or the devices do not come
         online.
+
+    Attributes
+    ----------
+    online_s : float
+        The seconds from the start of the load generators until all devices were online.
     """
+
+    online_s: float
 
     def __init__(
         self, folder: Path, nodes: int, app: Path, processes: int, delay: float, leaves: float, away: float
@@ -92,7 +99,7 @@ class DeviceCluster(LocalCluster):
             raise EngineError(f"the devices' keys were not registered:\n{process.tail()}")
 
     def _start_clients(self) -> None:
-        count = len(self._counts)
+        began, count = time.monotonic(), len(self._counts)
         for number, file in enumerate(self._counts):
             settings = Settings(
                 address=f"{LOOPBACK}:{self._fleet_port}",
@@ -110,11 +117,11 @@ class DeviceCluster(LocalCluster):
             process = Process(command, self.logs / f"load-{number}.log", environment)
             self.loads.append(process)
             self._runs.append(process)
-        until = time.monotonic() + START + ONLINE * self.num_clients
 
         def all_online() -> bool:
             self.check()
             return self.counts.get("online", 0) == self.num_clients
 
-        if not wait_until(all_online, until - time.monotonic()):
+        if not wait_until(all_online, START + ONLINE * self.num_clients):
             raise EngineError(f"{self.counts.get('online', 0)} of {self.num_clients} devices came online")
+        self.online_s = time.monotonic() - began
