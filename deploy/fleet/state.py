@@ -68,6 +68,9 @@ class Traffic:
         return sums
 
 
+KEYS = 60.0  # s for which a key's node is cached. A revoked key is forgotten at once.
+
+
 class CohortLinkState(TakesTurns, FewStatements):
     """The SuperLink's state.
 
@@ -178,7 +181,7 @@ class CohortLinkState(TakesTurns, FewStatements):
         self._duties.presence.answer(node_id)
 
     def _forget_keys(self) -> None:
-        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None)
+        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None, seconds=KEYS)
 
     def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
         """Return the node of a key; None if there is none.

@@ -40,8 +40,10 @@ def skip_unseen_lines() -> None:
     logger.setLevel(max(logger.level, min((each.level for each in logger.handlers), default=0)))
 
 
-def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:
-    """Return a function that caches the results of another function for `LOOK` seconds.
+def remembered(
+    function: Callable[..., Any], *, by: int = 0, but: object = ..., seconds: float = LOOK
+) -> Callable[..., Any]:
+    """Return a function that caches the results of another function for some `seconds`.
 
     `function`: the other function. Its result depends on one of its arguments only. `by`: the position of the
     argument on which the result depends. (default: the first argument) `but`: a result that is not cached.
@@ -52,8 +54,8 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
     @wraps(function)
     def cached(*arguments: Any) -> Any:
         now, key = time.monotonic(), arguments[by]
-        asked, answer = known.get(key, (-LOOK, None))
-        if now - asked >= LOOK:
+        asked, answer = known.get(key, (-seconds, None))
+        if now - asked >= seconds:
             answer = function(*arguments)
             if answer is but:
                 known.pop(key, None)
