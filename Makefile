@@ -112,7 +112,8 @@ $(NEWEST)/.installed: strategies/pyproject.toml Makefile
 	@touch $@
 
 # Each lane has an environment of its own, in which pip first installs the pinned Flower and then another.
-test-flowers: $(OLDER_FLOWERS:%=test-flower-%) test-flower-rehearsal test-oldest-flower test-devices-of-before    ## the app on older Flowers, and on one without gRPC
+test-flowers:                     ## the app on older Flowers, and on one without gRPC
+	@$(BESIDE) $(OLDER_FLOWERS:%=test-flower-%) test-flower-rehearsal test-oldest-flower test-devices-of-before
 
 test-flower-%: .venv-flower-%/.installed
 	.venv-flower-$*/bin/$(call contract,$*) || .venv-flower-$*/bin/$(call contract,$*) $(AGAIN)
