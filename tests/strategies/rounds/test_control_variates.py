@@ -315,7 +315,7 @@ def test_a_loaded_state_goes_on_bit_for_bit(name: str, dtype: Any) -> None:
         for updates in some:
             variates.begin(shares)
             seen.append([variates.mean(), *(variates.outgoing(m) for m in range(9))])
-            variates.remember(list(updates), updates.items(), np.full(4, 3.0), 0.1)
+            variates.remember(updates.items(), np.full(4, 3.0), 0.1)
         return seen
 
     whole, first, second = (create_variates(name) for _ in range(3))

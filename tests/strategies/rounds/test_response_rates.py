@@ -45,7 +45,7 @@ def test_the_sum_of_equal_weights_stays() -> None:
 def test_without_any_reply_weights_stay() -> None:
     rates = ResponseRates(2)
     assert rates.correct([0.0, 0.0], [0, 1], [False, False]).tolist() == [0, 0]
-    assert rates.correct([], [], []).size == 0
+    assert rates.correct([], np.array([], int), []).size == 0
 
 
 def test_a_client_that_hardly_ever_replies_does_not_dominate() -> None:

@@ -303,7 +303,7 @@ def test_patience_goes_on_bit_for_bit_from_its_state() -> None:
         ({"until": np.zeros(3, dtype=np.int32)}, r"state\['until'\] has dtype int32"),
         ({"debts": np.zeros((2, 3), dtype=np.uint8)}, r"state\['debts'\] has shape \(2, 3\)"),
         ({"more": np.zeros(1)}, "state has keys"),
-        ({"poll/times": np.full(3, nan)}, r"state\['times'\] has shape \(3,\)"),
+        ({"poll/times": np.full(3, nan)}, r"state\['poll/times'\] has shape \(3,\)"),
         ({"train/back_off": np.array(99)}, r"state\['back_off'\] = 99"),
     ],
 )
