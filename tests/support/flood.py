@@ -93,8 +93,8 @@ def main() -> None:
             )
             for _ in range(AT_ONCE):
                 send(channel.unary_unary(task["path"]), number, bytes.fromhex(node["body"]), headers)
-    if all(each.wait(60) for each in spent.values()):
-        print("all budgets are spent", flush=True)
+    are_spent = all(each.wait(60) for each in spent.values())
+    print("all budgets are spent" if are_spent else "a budget is left", flush=True)
     sys.stdin.readline()
     over.set()
     time.sleep(0.5)
