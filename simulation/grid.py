@@ -281,8 +281,8 @@ class InProcessGrid(Grid):
 
     def _enter(self, node: _Node, node_id: int | None) -> int:
         if node_id is None:
-            taken = self._nodes.keys() | self._gone
-            node_id = next(each for each in self._node_ids if each not in taken)
+            # A set of all taken ids would make adding M nodes take time in proportion to M².
+            node_id = next(each for each in self._node_ids if not (each in self._nodes or each in self._gone))
         if node_id in self._nodes or node_id == SUPERLINK:
             raise ValueError(f"node_id = {node_id}: must not be taken")
         self._gone.pop(node_id, None)

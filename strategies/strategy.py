@@ -285,8 +285,8 @@ class SelectionStrategy(Strategy):
             )
         self.num_rounds = self.num_rounds or num_rounds
         polling = ExchangeGrid(grid, self.settings.polling.interval, self.traffic)
-        if timeout is not None:
-            self._wait = min(timeout, self.settings.deadlines.round)
+        longest = self.settings.deadlines.round
+        self._wait = longest if timeout is None else min(timeout, longest)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
         if isinstance(self.local_learning_rate, str) and LEARNING_RATE in train_config:

@@ -143,7 +143,8 @@ def run_all(
     """Run the seeds that have no result of the present code and data, and yield a report on each experiment.
 
     The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
-    If a seed fails, its experiment has no report; the other seeds and experiments go on.
+    If a seed raises an error, its experiment has no report; the other seeds and experiments go on. Raises
+    RuntimeError if a process is killed.
     """
     plans = {each.name: plan(each, out, seeds, data, quick) for each in experiments}
     out.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ class Origin:
 class Recorded(Origin):
     """The results of an experiment with N seeds, one value for each cell and seed."""
 
-    sources: str  # digest of the sources, see `benchmarks.experiments.sources`
+    sources: str  # digest of the sources, see `benchmarks.experiments.running.digest_of`
     data: str  # SHA-256 of the file of samples that the experiment reads, "" if it reads none
     machine: Mapping[str, Any]  # see `machine.machine`
     seeds: Sequence[int]  # N

@@ -35,7 +35,7 @@ def pages(results: Mapping[str, Result], docs: Path = DOCS) -> dict[Path, tuple[
     """Return of each page the text that it has, and the text that it should have.
 
     Raises KeyError if a claim names a cell that its data file does not have, or a block a result that is
-    unknown.
+    unknown; ValueError if the end of a block is missing.
     """
     findings = judge(read_claims(), results)
 
@@ -49,6 +49,8 @@ def pages(results: Mapping[str, Result], docs: Path = DOCS) -> dict[Path, tuple[
             return f"{start}{lines.replace('{here}', here)}\n{end}"
 
         text = page.read_text(encoding="utf-8")
+        if len(BLOCK.findall(text)) != len(re.findall("<!--(?!end-->)", text)):
+            raise ValueError(f"{page.name}: each <!--KIND NAME--> must have its own <!--end-->")
         found[page] = text, BLOCK.sub(filled, text)
     return found
 

@@ -144,8 +144,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def push_messages(self, request: Any, node: int, context: Any) -> Any:
         """Store the announcement of a reply, and name the objects that the node must push."""
         self._replies.check_reply(request, node)
-        with self._states.state().session():  # one transaction instead of three
-            response = self._flower.push_messages(request, self._statuses)
+        response = self._flower.push_messages(request, self._statuses)
         self._replies.note_reply(request, response, node)
         return response
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from deploy.fleet.duties.duties import Duties
     from deploy.fleet.storage.objects import CohortObjectStore
 
+KEY_SECONDS = 60.0  # for which a key's node is cached; a revoked key is forgotten at once
+
 
 class Use(NamedTuple):
     """What a run has used: bytes that were sent to nodes and received from them, seconds of ClientApps."""
@@ -66,9 +68,6 @@ class Traffic:
         with self._lock:
             sums, self._sums, self._taken = self._sums, {}, time.monotonic()
         return sums
-
-
-KEYS = 60.0  # s for which a key's node is cached. A revoked key is forgotten at once.
 
 
 class CohortLinkState(TakesTurns, FewStatements):
@@ -181,7 +180,7 @@ class CohortLinkState(TakesTurns, FewStatements):
         self._duties.presence.answer(node_id)
 
     def _forget_keys(self) -> None:
-        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None, seconds=KEYS)
+        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None, seconds=KEY_SECONDS)
 
     def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
         """Return the node of a key; None if there is none.

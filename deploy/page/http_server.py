@@ -48,6 +48,8 @@ def listening(port: int, host: str = LOOPBACK) -> socket.socket:
     """Return a socket that listens on a port, for `serve`; 0 stands for a free port."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if found.family == socket.AF_INET6:  # an IPv6 address opens no port over IPv4
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:
         found.bind((host, port))
         found.listen(CONNECTIONS)

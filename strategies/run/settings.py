@@ -46,7 +46,6 @@ _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in 
     "reporters": (Sequence, "a list of reporters, such as [JSONLines(path)]"),
 }
 _DEFAULTS: dict[str, Callable[[], Any]] = {
-    "selector_settings": dict,
     "deadlines": Deadlines,
     "polling": Polling,
     "faults": Faults,
@@ -92,6 +91,7 @@ class RunSettings:
         for name in given["selector_settings"] or ():
             check_kind("selector_settings", name, str, _NAMED)
         own = {each.name: given[each.name] for each in fields(cls)[1:]}
+        own["selector_settings"] = dict(own["selector_settings"] or {})  # the caller may change its own
         return cls(strategy, **own | {name: make() for name, make in _DEFAULTS.items() if own[name] is None})
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ RUNS = [shlex.split(each)[2:] for row in ROWS for each in row.commands if each.s
 
 
 def values(command: list[str], option: str) -> tuple[str, ...]:
+    assert set(command[::2]) <= {"--selector", "--set"}, command
     return tuple(value for name, value in zip(command[::2], command[1::2], strict=True) if name == option)
 
 
@@ -107,11 +108,14 @@ def test_every_row_is_whole_and_counted() -> None:
     statuses = [cells(line)[0] for line in meanings.splitlines()[2:]]
     for row in ROWS:
         assert bool(row.commands) == (row.status not in ("missing", "nothing to run")), row
+        assert row.status in statuses, row
         assert row.why.endswith("."), row
         for command in row.commands:
+            assert command.startswith(("cohort up ", "cohort bench papers ")), row
             assert len({EXPERIMENTS[name].data for name in experiments_of(command)}) <= 1, row
             needs_data = any(EXPERIMENTS[name].data for name in experiments_of(command))
             assert command.endswith(" --data FOLDER") == needs_data, row
+    assert [cells(line)[0] for line in counts.splitlines()[2:]] == list(PAPERS)
     for line in counts.splitlines()[2:]:
         name, *told = cells(line)
         found = Counter(row.status for row in PAPERS[name])

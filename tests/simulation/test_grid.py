@@ -429,6 +429,21 @@ def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
     assert second.content["metrics"]["times"] == 2
 
 
+def test_flowers_strategy_trains_the_available_clients() -> None:
+    trained: list[set[int]] = []
+
+    class Watched(InProcessGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            if messages:
+                trained.append({self.client_of(message.metadata.dst_node_id) for message in messages})
+            return super().push_messages(messages)
+
+    grid = Watched(counting_app(), numbers(4), availability=table([0, 1, 2], [2, 3], [0, 3], [1, 2, 3]))
+    FedAvg(fraction_evaluate=0.0).start(grid, model(0), num_rounds=4)
+    assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
+
+
 def test_a_strategy_waits_for_its_quorum() -> None:
     availability = table([0, 1, 2], [], [1], [1, 2])
     records = run_selection(named(availability), 3, clients_per_round=2, faults=Faults(quorum=2))

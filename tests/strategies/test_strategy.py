@@ -343,6 +343,14 @@ def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path: 
         SelectionStrategy("uniform", **options, checkpoints=Checkpoints(tmp_path))
 
 
+def test_the_callers_settings_may_change_later() -> None:
+    given = {"alpha": 0.4}
+    strategy = SelectionStrategy("osmd", clients_per_round=2, selector_settings=given)
+    given["alpha"] = -5.0
+    strategy.start(ToyGrid({1: client("a"), 2: client("b")}), model(0), num_rounds=1)
+    assert strategy.selector.settings.alpha == 0.4
+
+
 def test_a_strategy_object_runs_once() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2, min_available_clients=2)

@@ -67,7 +67,10 @@ unbiased = pytest.mark.parametrize(
     "make",
     [
         *(each for each in CASES if each.values[0].kind.unbiased == "round"),
-        pytest.param(Case("fed-is", {"design": "systematic"}), id="fed-is-systematic"),
+        *(
+            pytest.param(Case(name, {"design": "systematic"}), id=f"{name}-systematic")
+            for name in ("fed-is", "prac-is", "cluster-is", "lipschitz-is", "delta")
+        ),
     ],
     indirect=True,
 )
