@@ -1,5 +1,6 @@
 """The page beside a run: it comes, it ends with the run, and the run does not depend on it."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -79,7 +80,10 @@ def test_the_page_ends_when_the_run_is_killed(folder: Path, tmp_path: Path) -> N
         f"with PageProcess(Path({str(folder)!r}), 'secret', 0, lambda line: print(line, flush=True)):\n"
         "    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+    here = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed run leaves the file with the secret
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=here
+    ) as parent:
         assert parent.stdout is not None
         where = parent.stdout.readline().split()[2].replace("SECRET", "secret")
         assert round_shown(where) == 1
