@@ -18,8 +18,7 @@ class Draw(NamedTuple):
 
     clients: Ints  # (S,) distinct indexes into p, the array of probabilities
     counts: Ints  # (S,) how often each client was drawn, >= 1
-    # (S,) normalised p; if `fixed_size_sampling` made the draw, the inclusion probability
-    probabilities: Floats
+    probabilities: Floats  # (S,) normalised p; for a design of distinct clients, the inclusion probability π
     importance: Floats  # (S,) the importance weight W of each client, > 0
 
 

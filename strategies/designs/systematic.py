@@ -1,4 +1,4 @@
-"""Sampling designs of fixed size: k distinct clients, each with an exactly known inclusion probability.
+"""Systematic sampling in random order: k distinct clients, each with an exactly known inclusion probability.
 
 Madow, "On the Theory of Systematic Sampling, II" (1949); Särndal, Swensson, Wretman, "Model Assisted Survey
 Sampling" (1992), section 3.6.
@@ -7,49 +7,14 @@ Sampling" (1992), section 3.6.
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Floats, Ints
-from .sampling import Draw
+from ..numerics.arrays import Floats, Ints
+from ..numerics.sampling import Draw
+from .base import Features
+from .inclusion import attainable, distinct, inclusion_probabilities
 
 BLOCK = 256
 """The mean number of clients in a block of the random order. To draw k of M clients,
 `systematic` shuffles at most k blocks. Together, these blocks should have far fewer clients than M."""
-
-
-def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
-    """Return ``π_m = min(1, c s_m)``, where c is such that the sum of π is k.
-
-    π_m is capped if c s_m > 1. Only the k largest scores can be capped. If the j largest scores are capped, c
-    is (k - j) divided by the sum of all other scores. The solution has the smallest j for which the next
-    largest score times c is at most 1. Sums start with the smallest scores, so no digits cancel. The
-    computation takes O(M + k log k).
-
-    `scores` (M,) is s >= 0 with a finite sum, in any unit. k, the expected number of clients, is at most the
-    number of positive scores. With `systematic` the number of drawn clients is always k. The result (M,) is 1
-    if capped, and 0 if the score is 0.
-    """
-    s: Floats = np.asarray(scores, dtype=np.float64)
-    if s.ndim != 1:
-        raise ValueError(f"scores has shape {s.shape}: must be (M,)")
-    total = float(s.sum())
-    if not (0 <= total < np.inf and s.min(initial=0.0) >= 0):
-        raise ValueError(f"scores has sum {total}: must be finite, and no score negative")
-    positive = np.count_nonzero(s)
-    if not 0 <= k <= positive:
-        raise ValueError(f"k = {k}: must be between 0 and {positive} (the clients with a positive score)")
-    if k == 0:
-        return np.zeros(s.size)
-    if k * s.max() <= total:  # no score is capped
-        even: Floats = s * (k / total)
-        return np.minimum(even, 1.0, out=even)
-    top = np.argpartition(s, s.size - k)[s.size - k :]
-    largest = -np.sort(-s[top])
-    small = s.copy()
-    small[top] = 0
-    others = small.sum() + np.cumsum(largest[::-1])[::-1]  # entry j: the sum of all scores but the j largest
-    with np.errstate(over="ignore"):  # only capped scores may overflow, and min(1, ...) corrects them
-        j = int(np.argmax((k - np.arange(k)) * largest <= others))
-        pi: Floats = np.minimum((k - j) * s / others[j], 1.0)
-    return pi
 
 
 def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
@@ -114,4 +79,9 @@ def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
     """
     pi = inclusion_probabilities(p, k)
     clients = systematic(pi, rng)
-    return Draw(clients, np.ones(clients.size, dtype=np.int64), pi[clients], 1 / pi[clients])
+    return distinct(clients, pi[clients])
+
+
+def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
+    """Draw min(k, number of positive scores) distinct clients in random order; `features` is not used."""
+    return draw_systematic(scores, attainable(scores, k), rng)

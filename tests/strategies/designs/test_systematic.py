@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.numerics.fixed_size_sampling import draw_systematic, inclusion_probabilities, systematic
+from strategies.designs.inclusion import inclusion_probabilities
+from strategies.designs.systematic import draw_systematic, systematic
 
 SCORES = arrays(
     np.float64,
