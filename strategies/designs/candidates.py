@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..numerics.arrays import Floats, Ints
+from ..numerics.fixed_size_sampling import systematic
 from ..numerics.sampling import Draw
 from .base import Features
-from .inclusion import attainable, distinct, inclusion_probabilities
-from .systematic import systematic
+from .inclusion import distinct, inclusion
 
 FEWEST_KNOWN = 4
 
@@ -37,25 +37,19 @@ def draw_among(
     draw: Callable[[Candidates, np.random.Generator], Ints],
 ) -> Draw:
     """Draw at most `most` candidates, and k among them with `draw`, which returns positions of candidates."""
-    k = attainable(scores, k)
-    pi = inclusion_probabilities(scores, k)
-    number = max(k, most)
-    if features is None or number >= np.count_nonzero(scores):
-        first = np.flatnonzero(scores)
-        second: Floats = pi[first]
-    else:
-        chance = inclusion_probabilities(scores, number)
-        first = systematic(chance, rng)
-        second = pi[first] / chance[first]
+    pi = inclusion(scores, k)
+    chance = pi.resized(max(k, most))
+    first = chance.fixed_size(rng)
+    second: Floats = np.minimum(pi.of(first) / chance.of(first), 1.0)
+    certain, rest = first[np.flatnonzero(second == 1)], np.flatnonzero(second < 1)
     expanded = None
-    certain, rest = first[np.flatnonzero(second >= 1)], np.flatnonzero(second < 1)
     if features is not None and rest.size:
-        expanded = _expanded(features(first[rest]), pi[first[rest]])
+        expanded = _expanded(features(first[rest]), pi.of(first[rest]))
     if expanded is None:
         drawn = first[systematic(second, rng)]
     else:
         drawn = np.concatenate([certain, first[rest[draw(Candidates(second[rest], expanded), rng)]]])
-    return distinct(drawn, pi[drawn])
+    return distinct(drawn, pi.of(drawn))
 
 
 def _expanded(x: Floats, pi: Floats) -> Floats | None:

@@ -8,11 +8,11 @@ import numpy as np
 from ..numerics.arrays import Floats
 from ..numerics.sampling import Draw
 from .base import Features
-from .inclusion import attainable, distinct, inclusion_probabilities
+from .inclusion import distinct, inclusion
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
-    """Draw k clients on average, perhaps none. `features` is not used."""
-    pi = inclusion_probabilities(scores, attainable(scores, k))
-    clients = np.flatnonzero(rng.random(pi.size) < pi)
-    return distinct(clients, pi[clients])
+    """Draw k clients on average, perhaps none; `features` is not used."""
+    pi = inclusion(scores, k)
+    clients = pi.coins(rng)
+    return distinct(clients, pi.of(clients))

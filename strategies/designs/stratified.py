@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..numerics.arrays import Floats, Ints
+from ..numerics.running_sum import RunningSum
 from ..numerics.sampling import Draw, first_seen
 from .base import Features
 
@@ -29,9 +30,8 @@ def counted(drawn: Ints, k: int, probability: Callable[[Ints], Floats]) -> Draw:
 
 def draw_stratified(p: Floats, k: int, rng: np.random.Generator) -> Draw:
     """Draw one client in each k-th of the running sum of p (M,), weights >= 0 that need not sum to 1."""
-    ends = np.cumsum(p)
-    drawn = np.searchsorted(ends, strata(k, rng) * ends[-1], side="right")
-    return counted(drawn, k, lambda clients: p[clients] / ends[-1])
+    sums = RunningSum(p)
+    return counted(sums.find(strata(k, rng)), k, lambda clients: p[clients] / sums.end)
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:

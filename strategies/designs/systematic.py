@@ -1,87 +1,20 @@
-"""Systematic sampling in random order: k distinct clients, each with an exactly known inclusion probability.
+"""Systematic draws in random order: k distinct clients.
 
-Madow, "On the Theory of Systematic Sampling, II" (1949); Särndal, Swensson, Wretman, "Model Assisted Survey
-Sampling" (1992), section 3.6.
+Madow, "On the Theory of Systematic Sampling, II" (1949); Hartley and Rao, "Sampling with Unequal
+Probabilities and without Replacement" (1962). `numerics.fixed_size_sampling` has the algorithm; if there are
+very many clients, `inclusion` has another one with the same π.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from ..numerics.arrays import Floats, Ints
+from ..numerics.arrays import Floats
 from ..numerics.sampling import Draw
 from .base import Features
-from .inclusion import attainable, distinct, inclusion_probabilities
-
-BLOCK = 256
-"""The mean number of clients in a block of the random order. To draw k of M clients,
-`systematic` shuffles at most k blocks. Together, these blocks should have far fewer clients than M."""
-
-
-def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
-    """Draw clients by randomised systematic sampling.
-
-    Client m is drawn with probability π_m, and the number of drawn clients is always the sum of π. Each
-    client with 0 < π < 1 is a segment of length π. The segments are laid end to end in random order. With one
-    uniform number u, the clients whose segments contain the points u, u + 1, ... are drawn. No segment is
-    longer than the distance between two points, so no client is drawn twice. The clients with π = 1 are
-    returned first, ascending, then the drawn clients in random order.
-
-    The random order is made in two steps: each client is put into a random block, and the clients of a block
-    are shuffled. Blocks without a point need no shuffling, so the work that grows with M is small.
-
-    `pi` (M,) holds inclusion probabilities in [0, 1]. Their sum must be an integer, up to a relative error of
-    1e-6.
-    """
-    p: Floats = np.asarray(pi, dtype=np.float64)
-    if p.ndim != 1:
-        raise ValueError(f"pi has shape {p.shape}: must be (M,)")
-    for extreme in (p.min(initial=0.0), p.max(initial=0.0)):
-        if not 0 <= extreme <= 1:
-            raise ValueError(f"pi holds {extreme}: must be between 0 and 1")
-    total = float(p.sum())
-    size = round(total)
-    if abs(total - size) > 1e-6 * max(1, size):
-        raise ValueError(f"pi has sum {total}: must be an integer")
-    certain = np.flatnonzero(p == 1)
-    clients = np.flatnonzero((p > 0) & (p < 1))
-    size -= certain.size
-    if size == 0:
-        return certain
-    steps = np.arange(size)
-    shares = p if clients.size == p.size else p[clients]
-    num_blocks = max(1, clients.size // BLOCK)
-    blocks = np.zeros(clients.size, dtype=np.int64)
-    if num_blocks > 1:
-        blocks = rng.integers(num_blocks, size=clients.size)
-    block_ends = np.cumsum(np.bincount(blocks, weights=shares, minlength=num_blocks))
-    points = (rng.random() + steps) * (block_ends[-1] / size)
-    hit = np.zeros(num_blocks + 1, dtype=np.bool_)
-    hit[np.searchsorted(block_ends, points, side="right")] = True
-    order = rng.permutation(np.flatnonzero(hit[blocks]))
-    order = order[np.argsort(blocks[order], kind="stable")]
-    of = blocks[order]
-    sums = np.cumsum(shares[order])
-    first = np.searchsorted(of, of)  # where the block of each client begins
-    ends = sums - np.where(first > 0, sums[first - 1], 0.0) + np.where(of > 0, block_ends[of - 1], 0.0)
-    last = np.append(of[1:] != of[:-1], True)
-    ends[last] = block_ends[of[last]]
-    at = np.searchsorted(ends, points, side="right")
-    # If rounding puts two points on one client, or a point beyond the last segment, a neighbour is drawn.
-    at = np.minimum(np.maximum.accumulate(at - steps) + steps, order.size - size + steps)
-    return np.concatenate([certain, clients[order[at]]])
-
-
-def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k distinct clients with `systematic`, where π = min(1, c p) and W_m = 1/π_m.
-
-    `p` (M,) holds scores, see `inclusion_probabilities`. ``Draw.probabilities`` are the inclusion
-    probabilities.
-    """
-    pi = inclusion_probabilities(p, k)
-    clients = systematic(pi, rng)
-    return distinct(clients, pi[clients])
+from .inclusion import distinct, inclusion
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
-    """Draw min(k, number of positive scores) distinct clients in random order; `features` is not used."""
-    return draw_systematic(scores, attainable(scores, k), rng)
+    """Draw k distinct clients; `features` is not used."""
+    pi = inclusion(scores, k)
+    clients = pi.fixed_size(rng)
+    return distinct(clients, pi.of(clients))

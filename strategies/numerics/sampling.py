@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Floats, Ints
+from .running_sum import RunningSum
 
 
 class Draw(NamedTuple):
@@ -31,11 +32,7 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
     weights, total = _checked(p)
     if k < 0:
         raise ValueError(f"k = {k}: must be >= 0")
-    ends = weights.cumsum()
-    # random() is less than 1, and even its largest value times the last end is rounded to less than this end.
-    # So with side="right" each index is below M and has p > 0.
-    drawn = ends.searchsorted(rng.random(k) * ends[-1], side="right")
-    clients, counts = first_seen(drawn)
+    clients, counts = first_seen(RunningSum(weights).find(rng.random(k)))
     probabilities = weights[clients] / total
     return Draw(clients, counts, probabilities, counts / (k * probabilities))
 

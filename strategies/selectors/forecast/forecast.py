@@ -460,4 +460,3 @@ class ForecastSelector(StreamSelector):
 
 def _bounded(level: float) -> float:
     return min(max(level, -LARGEST_LEVEL), LARGEST_LEVEL)
-
