@@ -1,10 +1,11 @@
 """Draws in two phases: first candidates, then the cohort among them. So a design reads the features of a few.
 
-In the first phase, C candidates are drawn with π' = min(1, c' s) by `systematic`; in the second phase the
+In the first phase, C candidates are drawn with π' = min(1, c' s) and fixed size; in the second phase the
 design draws k of them with π'' = π/π', where π = min(1, c s). So client m is drawn with probability
-π' π'' = π, and W_m = 1/π_m is exact, whatever the candidates are. As c <= c', all candidates with π' < 1
-have the same π'' = c/c', and all clients with π' = 1 are always candidates. So the sum of π'' over the
-candidates is always the same, and as its mean is the sum of π, it is k. So the second phase has a fixed size.
+π' π'' = π, and W_m = 1/π_m is unbiased. As c <= c', all candidates with π' < 1 have the same π'' = c/c',
+their number is fixed, and all clients with π' = 1 are always candidates. So the sum of π'' over the
+candidates is the same in every draw. As its mean is the sum of π, it is k, and the second phase can have a
+fixed size, too.
 """
 
 from collections.abc import Callable
@@ -12,23 +13,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..numerics.arrays import Floats, Ints
-from ..numerics.fixed_size_sampling import systematic
+from ..numerics.arrays import Bools, Floats, Ints
 from ..numerics.sampling import Draw
 from .base import Features
+from .fixed_size_sampling import systematic
 from .inclusion import distinct, inclusion
 
+NUMBER, TIMES_K = 500, 3
+"""There are NUMBER candidates, or TIMES_K k if that is more, or all clients. The fewer, the more variance is
+left by the first phase, about k/C of that of k independent draws."""
+
 FEWEST_KNOWN = 4
+"""With fewer known clients among the candidates, the features say too little, and the draw is systematic."""
+
+NOISE = 1e-3
+"""Random numbers of this relative size tell clients apart that have the same features."""
+
+SMALLEST_VARIANCE = 1e-6
+"""Components are left out if their variance is below this share of the largest component's."""
 
 
 class Candidates(NamedTuple):
-    """The clients among which the second phase draws; none of them is drawn for certain."""
+    """The c >= 2 candidates that are not drawn for certain."""
 
     pi: Floats  # (c,) π'' in (0, 1), the probability to be drawn in the second phase; the sum is an integer
-    expanded: Floats  # (c, d) features divided by π, minus their mean; 0 for unknown clients
+    components: Floats  # (c, q) the components of their expanded features, largest first, q >= 1
 
 
-def draw_among(
+def draw_among_candidates(
     scores: Floats,
     k: int,
     rng: np.random.Generator,
@@ -36,30 +48,48 @@ def draw_among(
     most: int,
     draw: Callable[[Candidates, np.random.Generator], Ints],
 ) -> Draw:
-    """Draw at most `most` candidates, and k among them with `draw`, which returns positions of candidates."""
+    """Draw k clients by features, of which the `most` leading components are used.
+
+    `draw` draws from the candidates that are not certain, and returns positions in their arrays. If the
+    features say nothing, the draw is systematic.
+    """
     pi = inclusion(scores, k)
-    chance = pi.resized(max(k, most))
-    first = chance.fixed_size(rng)
-    second: Floats = np.minimum(pi.of(first) / chance.of(first), 1.0)
-    certain, rest = first[np.flatnonzero(second == 1)], np.flatnonzero(second < 1)
-    expanded = None
-    if features is not None and rest.size:
-        expanded = _expanded(features(first[rest]), pi.of(first[rest]))
-    if expanded is None:
-        drawn = first[systematic(second, rng)]
+    if features is None:
+        clients = pi.fixed_size(rng)
+        return distinct(clients, pi.of(clients))
+    chance = pi.resized(max(NUMBER, TIMES_K * k))
+    clients = chance.fixed_size(rng)
+    second: Floats = np.minimum(pi.of(clients) / chance.of(clients), 1.0)
+    certain, rest = clients[np.flatnonzero(second == 1)], np.flatnonzero(second < 1)
+    components = None
+    if rest.size:
+        components = _components(features(clients[rest]), pi.of(clients[rest]), second[rest], most, rng)
+    if components is None:
+        drawn = clients[systematic(second, rng)]
     else:
-        drawn = np.concatenate([certain, first[rest[draw(Candidates(second[rest], expanded), rng)]]])
+        drawn = np.concatenate([certain, clients[rest[draw(Candidates(second[rest], components), rng)]]])
     return distinct(drawn, pi.of(drawn))
 
 
-def _expanded(x: Floats, pi: Floats) -> Floats | None:
-    """Return x_m/π_m minus the mean over known clients, 0 for unknown clients; None if that says nothing."""
-    known = np.isfinite(x).all(axis=1)
+def _components(x: Floats, pi: Floats, second: Floats, most: int, rng: np.random.Generator) -> Floats | None:
+    """Return (c, q) the leading components of y_m = x_m/π_m minus its mean; None if y says nothing.
+
+    The estimate of the sum of x is a sum of y over the cohort. If clients were drawn independently, it would
+    have the covariance sum π''(1 - π'') y y^T, whose eigenvectors are the directions of the components. An
+    unknown client gets the mean of the known, x_m = π_m (sum of x)/(sum of π), so its y is 0.
+    """
+    known: Bools = np.logical_and.reduce(np.isfinite(x), axis=1)
     if np.count_nonzero(known) < FEWEST_KNOWN:
         return None
     x = np.where(known[:, None], x, 0.0)
-    x = x / (np.abs(x).max() or 1.0)
-    mean = x.sum(axis=0) / pi[known].sum()
-    y: Floats = np.where(known[:, None], x / pi[:, None] - mean, 0.0)
-    largest = np.abs(y).max()
-    return y / largest if largest > 0 else None
+    x = x / (np.abs(x).max() or 1.0)  # so that no product overflows
+    y = x / (pi / pi.max())[:, None]
+    mean = x.sum(axis=0) / (pi[known] / pi.max()).sum()
+    y = np.where(known[:, None], y - mean, 0.0)
+    y /= np.abs(y).max() or 1.0
+    values, vectors = np.linalg.eigh((y * (second * (1 - second))[:, None]).T @ y)
+    kept = np.flatnonzero(values > SMALLEST_VARIANCE * values[-1])[::-1][:most]
+    if not kept.size or values[-1] < 1e-20:
+        return None
+    found: Floats = y @ vectors[:, kept]
+    return found + NOISE * found.std(axis=0) * rng.standard_normal(found.shape)

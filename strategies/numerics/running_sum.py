@@ -51,7 +51,8 @@ class RunningSum:
         block = self._tail.size
         positions = (some[:, None] * block + np.arange(block)).ravel()
         positions = positions[positions < self._weights.size]
-        return positions[self._weights[positions] > limit]
+        large: Ints = positions[self._weights[positions] > limit]
+        return large
 
     def below(self, limit: float) -> "RunningSum":
         """Return the running sum in which weights above `limit` count as 0."""
@@ -71,7 +72,9 @@ class RunningSum:
         sums = self._of(found).cumsum(axis=1)
         inside = targets - np.where(found > 0, self._ends[found - 1], 0.0)
         inside = np.minimum(inside, np.nextafter(sums[:, -1], 0))  # the sum of a block has another rounding
-        return found * BLOCK + (sums <= inside[:, None]).sum(axis=1, dtype=np.int64)
+        found *= BLOCK
+        found += np.count_nonzero(sums <= inside[:, None], axis=1)
+        return found
 
     def _of(self, blocks: Ints) -> Floats:
         """Return (b, block length) the weights of blocks."""
