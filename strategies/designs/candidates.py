@@ -83,8 +83,9 @@ def _components(x: Floats, pi: Floats, second: Floats, most: int, rng: np.random
         return None
     x = np.where(known[:, None], x, 0.0)
     x = x / (np.abs(x).max() or 1.0)  # so that no product overflows
-    y = x / (pi / pi.max())[:, None]
-    mean = x.sum(axis=0) / (pi[known] / pi.max()).sum()
+    relative = np.maximum(pi / pi.max(), 1e-100)  # a smaller π may have been rounded to 0
+    y = x / relative[:, None]
+    mean = x.sum(axis=0) / relative[known].sum()
     y = np.where(known[:, None], y - mean, 0.0)
     y /= np.abs(y).max() or 1.0
     values, vectors = np.linalg.eigh((y * (second * (1 - second))[:, None]).T @ y)
@@ -92,4 +93,5 @@ def _components(x: Floats, pi: Floats, second: Floats, most: int, rng: np.random
     if not kept.size or values[-1] < 1e-20:
         return None
     found: Floats = y @ vectors[:, kept]
-    return found + NOISE * found.std(axis=0) * rng.standard_normal(found.shape)
+    found += NOISE * found.std(axis=0) * rng.standard_normal(found.shape)
+    return found

@@ -31,6 +31,8 @@ def counted(drawn: Ints, k: int, probability: Callable[[Ints], Floats]) -> Draw:
 def draw_stratified(p: Floats, k: int, rng: np.random.Generator) -> Draw:
     """Draw one client in each k-th of the running sum of p (M,), weights >= 0 that need not sum to 1."""
     sums = RunningSum(p)
+    if not 0 < sums.total < np.inf:
+        raise ValueError(f"p has sum {sums.total}: must be finite, >= 0 and not all 0")
     return counted(sums.find(strata(k, rng)), k, lambda clients: p[clients] / sums.end)
 
 

@@ -49,9 +49,10 @@ class RunningSum:
         if 2 * some.size > self._maxima.size:
             return np.flatnonzero(self._weights > limit)
         block = self._tail.size
-        positions = (some[:, None] * block + np.arange(block)).ravel()
-        positions = positions[positions < self._weights.size]
-        large: Ints = positions[self._weights[positions] > limit]
+        rows = self._rows[np.minimum(some, len(self._rows) - 1)]
+        rows[some == len(self._rows)] = self._tail
+        row, column = np.nonzero(rows > limit)
+        large: Ints = some[row] * block + column
         return large
 
     def below(self, limit: float) -> "RunningSum":
