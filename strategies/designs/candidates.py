@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..numerics.arrays import Bools, Floats, Ints
+from ..numerics.fixed_size_sampling import systematic
 from ..numerics.sampling import Draw
 from .base import Features
-from .fixed_size_sampling import systematic
 from .inclusion import distinct, inclusion
 
 NUMBER, TIMES_K = 500, 3

@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from ..numerics.arrays import Bools, Floats, Ints
+from ..numerics.fixed_size_sampling import inclusion_probabilities, systematic
 from ..numerics.rejection import accepted
-from ..numerics.running_sum import WHOLE, RunningSum
 from ..numerics.sampling import Draw
-from .fixed_size_sampling import inclusion_probabilities, systematic
+from .running_sum import WHOLE, RunningSum
 
 LARGEST_SMALL = 0.25
 """Clients with a larger π are drawn one by one, see `_ManyClients`."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ..numerics.arrays import Floats, Ints
-from ..numerics.running_sum import RunningSum
 from ..numerics.sampling import Draw, first_seen
 from .base import Features
+from .running_sum import RunningSum
 
 
 def strata(k: int, rng: np.random.Generator) -> Floats:

@@ -1,7 +1,7 @@
 """Systematic draws in random order: k distinct clients.
 
 Madow, "On the Theory of Systematic Sampling, II" (1949); Hartley and Rao, "Sampling with Unequal
-Probabilities and without Replacement" (1962). `fixed_size_sampling` has the algorithm; if there are
+Probabilities and without Replacement" (1962). `numerics.fixed_size_sampling` has the algorithm; if there are
 very many clients, `inclusion` has another one with the same π.
 """
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Floats, Ints
-from .running_sum import RunningSum
 
 
 class Draw(NamedTuple):
@@ -19,7 +18,8 @@ class Draw(NamedTuple):
 
     clients: Ints  # (S,) distinct indexes into p, the array of probabilities
     counts: Ints  # (S,) how often each client was drawn, >= 1
-    probabilities: Floats  # (S,) normalised p; for a design of distinct clients, the inclusion probability π
+    # (S,) normalised p; if `fixed_size_sampling` made the draw, the inclusion probability
+    probabilities: Floats
     importance: Floats  # (S,) the importance weight W of each client, > 0
 
 
@@ -32,7 +32,11 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
     weights, total = _checked(p)
     if k < 0:
         raise ValueError(f"k = {k}: must be >= 0")
-    clients, counts = first_seen(RunningSum(weights).find(rng.random(k)))
+    ends = weights.cumsum()
+    # random() is less than 1, and even its largest value times the last end is rounded to less than this end.
+    # So with side="right" each index is below M and has p > 0.
+    drawn = ends.searchsorted(rng.random(k) * ends[-1], side="right")
+    clients, counts = first_seen(drawn)
     probabilities = weights[clients] / total
     return Draw(clients, counts, probabilities, counts / (k * probabilities))
 

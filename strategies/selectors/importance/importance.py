@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...designs.fixed_size_sampling import draw_systematic
 from ...numerics.arrays import Floats
+from ...numerics.fixed_size_sampling import draw_systematic
 from ...numerics.sampling import Draw
 from .. import checks
 from ..probability import ProbabilitySelector, ProbabilitySettings

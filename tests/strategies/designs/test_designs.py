@@ -5,7 +5,7 @@ import pytest
 
 from strategies.designs import DESIGNS, draw
 from strategies.designs.inclusion import Inclusion, inclusion
-from strategies.numerics.running_sum import WHOLE, RunningSum
+from strategies.designs.running_sum import WHOLE, RunningSum
 
 SCORES = np.array([0.2, 1.0, 0.0, 30.0, 2.0, 0.5, 1.0, 1.5, 3.0, 0.7, 1.2, 0.4])
 K = 4

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.designs.fixed_size_sampling import draw_systematic, inclusion_probabilities, systematic
+from strategies.numerics.fixed_size_sampling import draw_systematic, inclusion_probabilities, systematic
 
 SCORES = arrays(
     np.float64,

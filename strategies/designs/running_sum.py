@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from ..numerics.arrays import Floats, Ints
 
 WHOLE = 1 << 14
 """Up to this length the running sum is computed as a whole."""

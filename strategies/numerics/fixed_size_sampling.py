@@ -7,8 +7,8 @@ Sampling" (1992), section 3.6.
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.arrays import Floats, Ints
-from ..numerics.sampling import Draw
+from .arrays import Floats, Ints
+from .sampling import Draw
 
 BLOCK = 256
 """The mean number of clients in a block of the random order. To draw k of M clients,
