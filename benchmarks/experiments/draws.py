@@ -62,7 +62,7 @@ def run(seed: int, path: Path | None = None, *, setting: Setting, quick: bool = 
         cells[design, "final accuracy, %"] = float(accuracy[-LAST:].mean())
         cells[design, "final loss"] = float(losses[-LAST:].mean())
         cells[design, "wobble of the loss"] = float(losses[-LAST:].std())
-        cells[design, "error of the aggregate"] = float(errors.mean()) if errors.size else np.nan
+        cells[design, "error of the aggregate"] = float(errors.mean())
     return Outcome(cells, {"": curves})
 
 

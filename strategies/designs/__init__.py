@@ -30,7 +30,32 @@ DESIGNS: Mapping[str, Design] = MappingProxyType(
 def draw(
     name: str, scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None
 ) -> Draw:
-    """Draw k of n clients with the design `name`, see `Design`."""
+    """Draw about k of the available clients with a design.
+
+    Parameters
+    ----------
+    name : str
+        A key of `DESIGNS`.
+    scores : ndarray, shape (n,)
+        How often each available client is to be drawn, relative to the others; finite, >= 0, not all 0.
+    k : int
+        K, the expected number of draws, 1 <= k < n.
+    rng : Generator
+        The source of all random numbers of the draw.
+    features : callable, optional
+        What is remembered of each client's updates, see `Features`. Without features, the designs that use
+        them draw as "systematic".
+
+    Returns
+    -------
+    Draw
+        Positions in `scores`, and importance weights W with E[W_m] = 1 for each client with a positive score.
+
+    Raises
+    ------
+    ValueError
+        If there is no such design, or no score is positive.
+    """
     if name not in DESIGNS:
         raise ValueError(f"design = {name!r}: must be one of {', '.join(map(repr, DESIGNS))}")
     return DESIGNS[name].draw(scores, k, rng, features)
