@@ -78,6 +78,9 @@ class Selector(ABC):
     """When each draw may count as one vote of equal weight. Server strategies that see single replies require
     this. "with replacement": only if the setting `replacement` is True. "never": weights correct for unequal
     probabilities."""
+    fixed_size: ClassVar[bool] = True
+    """False if the number of selected clients is random, and K only its mean. Then nobody may be selected.
+    Buffered rounds, which fill free places, refuse such a selector."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` then applies to each part."""

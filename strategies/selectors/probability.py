@@ -47,6 +47,9 @@ class ProbabilitySelector(Selector):
     """
 
     unbiased = "round"
+    own_draws: ClassVar[bool] = False
+    """True if the draws are neither independent of each other nor made one after another, so that the
+    aggregate's variance does not follow from `probabilities` alone."""
     settings_type = ProbabilitySettings
     _settings: ProbabilitySettings
 

@@ -29,6 +29,7 @@ from .importance.avare import AvareSelector
 from .importance.lipschitz_is import LipschitzISSelector
 from .importance.mabs import MABSSelector
 from .importance.vrb import VRBSelector
+from .k_vib.k_vib import KVibSelector
 from .oort.oort import OortSelector
 from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .osmd.adaptive_osmd import AdaptiveOSMDSelector
@@ -56,6 +57,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         MABSSelector,
         VRBSelector,
         AvareSelector,
+        KVibSelector,
         LipschitzISSelector,
         DeltaSelector,
         PracDeltaSelector,

@@ -254,6 +254,11 @@ def check_buffered(
             f"{name}: must not compute weights from the clients that take part in each whole round; use "
             "cluster-is, md or forecast"
         )
+    if not selector.fixed_size:
+        raise ValueError(
+            f"{name}: must not select a random number of clients, since buffered rounds fill as many places "
+            "as are free; use vrb, md or forecast"
+        )
     if selector.part_names:
         raise ValueError(
             f"{name}: must not scale parts of updates, since a busy client receives no new scales; use "

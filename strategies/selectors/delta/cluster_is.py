@@ -59,6 +59,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
     name = "cluster-is"
     summary = "from clusters of similar norms"
+    own_draws = True
     settings_type = ClusterISSettings
     _settings: ClusterISSettings
 

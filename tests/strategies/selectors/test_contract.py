@@ -41,7 +41,7 @@ class Case(NamedTuple):
     @property
     def draws(self):
         """Whether it draws K times from a distribution."""
-        return issubclass(self.kind, ProbabilitySelector) and self.name != "full"
+        return issubclass(self.kind, ProbabilitySelector) and self.kind.fixed_size and self.name != "full"
 
 
 def cases():
@@ -230,7 +230,7 @@ def test_the_estimate_is_unbiased(make, who, response):
     for round in range(ROUNDS):
         selection = selector.select(round, **who)
         responded = rng.random(selection.clients.size) < response
-        while not responded.any():
+        while selection.clients.size and not responded.any():
             responded = rng.random(selection.clients.size) < response
         weights = selector.finalize(selection, responded)
         scaled = weights[:, None] if selection.parts is None else weights[:, None] * selection.parts
