@@ -189,6 +189,11 @@ class Selector(ABC):
         return "weighted"
 
     @property
+    def uses_sketches(self) -> bool:
+        """Whether `update` uses ``Feedback.sketches``, from which some designs draw cohorts."""
+        return False
+
+    @property
     def asks_norms(self) -> bool:
         """Whether `learn_norms` must be called before the next selection. One call in a run is enough."""
         return self._wants_norms and not bool(self._array("asked"))

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,13 @@ class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
     replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
+
+
+@dataclass(frozen=True)
+class OwnDrawsSettings(ProbabilitySettings):
+    """The base of the settings of selectors that draw only in their own way."""
+
+    replacement: bool = field(default=True, init=False)  # not a setting
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ from .baselines.md import MultinomialSelector
 from .baselines.optimal import OptimalSelector
 from .baselines.uniform import UniformSelector
 from .checks import did_you_mean
+from .clustered.clustered import ClusteredSizesSelector, ClusteredUpdatesSelector
 from .delta.cluster_is import ClusterISSelector
 from .delta.delta import DeltaSelector
 from .delta.fed_is import FedISSelector
 from .delta.prac_delta import PracDeltaSelector
 from .delta.prac_is import PracISSelector
+from .divfl.divfl import DivFLSelector
 from .durations.timed import TimedForecastSelector, TimedMultinomialSelector
 from .flics.flics import FLICSSelector
 from .flics.flics_private import FLICSPrivateSelector
@@ -59,6 +61,8 @@ _SELECTORS: dict[str, type[Selector]] = {
         AvareSelector,
         KVibSelector,
         LipschitzISSelector,
+        ClusteredSizesSelector,
+        ClusteredUpdatesSelector,
         DeltaSelector,
         PracDeltaSelector,
         FedISSelector,
@@ -69,6 +73,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         RPowDSelector,
         AdaPowDSelector,
         AFLSelector,
+        DivFLSelector,
         FLICSSelector,
         FLICSPrivateSelector,
         NaiveGroupSelector,

@@ -52,6 +52,12 @@ def norm_of(client, round):
     return (1 + client % 5) ** 2 * (1 + 0.3 * np.sin(round + client))
 
 
+def sketch_of(clients, round):
+    """Made-up sketches in two dimensions: clients whose numbers leave the same remainder by 3 are alike."""
+    angles = clients % 3 * 2 + 0.1 * np.sin(round + clients)
+    return norm_of(clients, round)[:, None] * np.column_stack([np.cos(angles), np.sin(angles)])
+
+
 def feedback(norms, responded=None, **others):
     """Feedback with these norms; the other values are not reported unless given."""
     norms = np.asarray(norms, dtype=float)
@@ -66,7 +72,8 @@ def play(selector, rounds, **select):
     selections = []
     for round in rounds:
         selection = selector.select(round, **select)
-        selector.update(round, selection, feedback(norm_of(selection.clients, round)))
+        told = {"sketches": sketch_of(selection.clients, round)} if selector.uses_sketches else {}
+        selector.update(round, selection, feedback(norm_of(selection.clients, round), **told))
         selections.append(selection)
     return selections
 

@@ -14,11 +14,12 @@ from ...numerics.fixed_size_sampling import inclusion_probabilities
 from ...numerics.sampling import Draw
 from ..importance.bandit import CumulatedSelector
 from ..presence import Presence
-from ..settings import Settings, setting
+from ..probability import OwnDrawsSettings
+from ..settings import setting
 
 
 @dataclass(frozen=True)
-class KVibSettings(Settings):
+class KVibSettings(OwnDrawsSettings):
     """Settings of K-Vib; the defaults are the paper's theory."""
 
     gamma_multiplier: float = setting(

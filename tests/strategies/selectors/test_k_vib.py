@@ -16,7 +16,9 @@ def told(selector, clients, importance, norms, round=1):
     """Let a selector learn a round whose clients were selected with these importance weights."""
     ones = np.ones(len(clients))
     importance = np.array(importance, dtype=float)
-    selection = Selection(np.array(clients), np.ones(len(clients), dtype=int), 1 / importance, importance, ones)
+    selection = Selection(
+        np.array(clients), np.ones(len(clients), dtype=int), 1 / importance, importance, ones
+    )
     selector.update(round, selection, feedback(norms))
     return selector
 
@@ -53,9 +55,7 @@ def test_settings_are_those_of_the_equations():
     """γ = `gamma_multiplier` · `bound` · M/(K θ): with `bound` = 1/4, λ = 1/4 and norms of 2, a = G²."""
     selector = told(made(gamma_multiplier=0.5, bound=0.25, mix=0.25), [0], [2], [2])
     roots = np.sqrt([2 + 4, 4, 4, 4])  # γ/G² = 0.5 · 4/(2/4) = 4; w/G² = 2 · (1/4)/(1/4)
-    np.testing.assert_allclose(
-        selector.probabilities, 0.75 * roots / roots.sum() + 0.25 / 4, rtol=1e-14
-    )
+    np.testing.assert_allclose(selector.probabilities, 0.75 * roots / roots.sum() + 0.25 / 4, rtol=1e-14)
     assert told(made(bound=1.0), [0], [2], [2]).state_dict()["totals"][0] == pytest.approx(0.5)
 
 
