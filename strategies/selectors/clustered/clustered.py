@@ -152,10 +152,10 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
         filling = np.concatenate([*(groups[i] for i in order[k:][::-1]), outside])
         ends, used = np.cumsum(masses[filling]), 0.0
         drawn = np.empty(k, dtype=np.int64)
-        for i, point in enumerate(
-            rng.random(k).tolist()
-        ):  # distribution i has its group first, from 0 to own
-            rank = k - 1 - i  # the smallest of the K groups first
+        # Distribution i has a group, from 0 to the sum of its masses, and then what fills up. The smallest of
+        # the K largest groups is in the first.
+        for i, point in enumerate(rng.random(k).tolist()):
+            rank = k - 1 - i
             own = float(weights[order[rank]]) if rank < order.size else 0.0
             if point < own or not filling.size:
                 group = groups[order[rank]]
@@ -166,7 +166,7 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
         return np.concatenate([certain, clients[drawn]])
 
     def _groups(self, clients: Ints, masses: Floats) -> tuple[list[Ints], Ints]:
-        """Return the groups of step 2, and the clients outside of the tree, as positions in `clients` (n,)."""
+        """Return the groups of step 2, and the clients outside the tree, as positions in `clients` (n,)."""
         inside = np.arange(clients.size)
         if clients.size > self._settings.tree_size:
             inside = np.flatnonzero(self._knows(clients))[: self._settings.tree_size]
@@ -182,7 +182,7 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
 
 def _at(group: Ints, ends: Floats, point: float) -> int:
     """Return the member of a group whose segment, which ends at `ends` (n,), holds a point."""
-    return int(group[min(np.searchsorted(ends, point, "right"), group.size - 1)])
+    return int(group[min(int(np.searchsorted(ends, point, "right")), group.size - 1)])
 
 
 def _squares(rows: Floats, similarity: str) -> Floats:

@@ -1,7 +1,7 @@
 """DivFL: the K clients whose last updates represent those of all clients best.
 
-Balakrishnan, Li, Zhou, Himayat, Smith, Bilmes, "Diverse Client Selection for Federated Learning via Submodular
-Maximization" (ICLR 2022), sections 3 and 4. Published code: https://github.com/melodi-lab/divfl.
+Balakrishnan, Li, Zhou, Himayat, Smith, Bilmes, "Diverse Client Selection for Federated Learning via
+Submodular Maximization" (ICLR 2022). Published code: https://github.com/melodi-lab/divfl.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class DivFLSettings(MeanSettings):
     averaging: str = setting(
         "clusters",
         choices=("clusters", "plain", "sizes"),
-        doc="c_m of a selected client: the share γ_m/n of the clients that it represents; 1/S; or λ_m divided "
-        "by the sum of λ over the selected, as the published code does",
+        doc="c_m of a selected client: the share γ_m/n of the clients that it represents; 1/S; or λ_m "
+        "divided by the sum of λ over the selected, as in the published code",
     )
     subsample: float = setting(
         1.0,
@@ -52,8 +52,8 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
 
     -G plus a constant is submodular, the facility location function. By the triangle inequality, G(S) bounds
     the distance of sum_i γ_i g_i to the sum of all g. The updates are those of different rounds ("no
-    overheads" in the paper), and sketches of them (see `numerics.sketches`), from which distances are known
-    up to a few percent.
+    overheads" in the paper), and sketches of them (see `numerics.sketches`), so the square of a distance has
+    an error of about a tenth.
 
     The paper and its code ask all clients for gradients before round 1. Here, clients without a known update
     are selected first, at random; with γ = 1. In a round without other clients the weights are 1/K. If more
@@ -83,10 +83,8 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
     def _select(self, context: RoundContext) -> Selection:
         if self._settings.averaging != "clusters":
             return super()._select(context)
-        clients, shares = self._represented(context)
-        p = np.full(
-            clients.size, 1.0 if clients.size == context.available.count else 1 / context.available.count
-        )
+        (clients, shares), n = self._represented(context), context.available.count
+        p = np.full(clients.size, 1.0 if clients.size == n else 1 / n)
         importance = shares * context.available.total_size / self.client_sizes[clients]
         return Selection(clients, np.ones(clients.size, dtype=np.int64), p, importance, shares)
 

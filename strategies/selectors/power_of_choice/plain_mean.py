@@ -93,8 +93,9 @@ class PlainMeanSelector(Selector):
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return (S,) the weights after the replies; 0 for the selected clients that did not respond.
 
-        With "sizes" (see `sum_to_one`) the weights of the clients that responded are divided by their sum. With
-        the other schemes they are multiplied by S/S' for S' responses, see `Selector.finalize`; so "plain" gives 1/S'.
+        With the schemes in `sum_to_one`, the weights of the clients that responded are divided by their sum.
+        With the others they are multiplied by S/S' for S' responses, see `Selector.finalize`; so "plain"
+        gives 1/S'.
         """
         if self._settings.averaging not in self.sum_to_one:
             return super().finalize(selection, responded)

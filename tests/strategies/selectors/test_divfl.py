@@ -10,8 +10,8 @@ from .test_clustered import told
 POINTS = [[0, 0], [3, 0], [0, 4], [3, 10]]
 """Distances: 3, 4, sqrt(109) from 0; 5, 10 from 1; sqrt(45) between 2 and 3. Sums 17.4, 18, 15.7, 27.1.
 
-So client 2 is first. G is then 4 + 5 + 0 + 6.71; it is 9.71 with 0 or 1, and 9 with 3. Of all clients, 0, 1 and 2
-are nearest to 2.
+So client 2 is first. G is then 4 + 5 + 0 + 6.71; it is 9.71 with 0 or 1, and 9 with 3. So 3 is second, and
+0, 1 and 2 are nearest to 2.
 """
 
 

@@ -1,4 +1,4 @@
-"""K-Vib: the paper's probabilities and rates by hand, coins, cumulated squares, and what scales leave alone."""
+"""K-Vib: the paper's probabilities and rates by hand, coins, cumulated squares, units."""
 
 import numpy as np
 import pytest
