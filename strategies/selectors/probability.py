@@ -57,7 +57,7 @@ class ProbabilitySelector(Selector):
     own_draws: ClassVar[bool] = False
     """True if the draws are neither independent of each other nor made one after another, so that the
     aggregate's variance does not follow from `probabilities` alone."""
-    settings_type = ProbabilitySettings
+    settings_type: ClassVar[type[ProbabilitySettings]] = ProbabilitySettings
     _settings: ProbabilitySettings
 
     @property

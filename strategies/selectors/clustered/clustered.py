@@ -13,11 +13,11 @@ import numpy as np
 from ...numerics.arrays import Floats, Ints
 from ...numerics.sampling import Draw, first_seen
 from ...numerics.streams import generator
-from ...numerics.ward import ward_groups
 from ..last_updates import LastUpdateSelector
 from ..presence import Presence
 from ..probability import OwnDrawsSettings, ProbabilitySelector
 from ..settings import setting
+from .ward import ward_groups
 
 TOLERANCE = 1e-9
 """A group may exceed its distribution by this share, so that rounding does not split a group that fits."""
@@ -67,7 +67,7 @@ class ClusteredSizesSelector(ClusteredSelector):
     """
 
     name = "clustered-sizes"
-    summary = "one from each of K clusters of similar sizes"
+    summary = "from K clusters of similar sizes"
     data_independent = True
 
     def _one_of_each(self, available: Presence, k: int, rng: np.random.Generator) -> Ints:
@@ -132,7 +132,7 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
     """
 
     name = "clustered-updates"
-    summary = "one from each of K clusters of similar updates"
+    summary = "from K clusters of similar updates"
     settings_type = ClusteredUpdatesSettings
     _settings: ClusteredUpdatesSettings
 

@@ -73,6 +73,7 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
 
     name = "divfl"
     summary = "that represent the last updates of all"
+    equal_weight_draws = "never"  # the weights are γ
     settings_type = DivFLSettings
     _settings: DivFLSettings
     sum_to_one: ClassVar[frozenset[str]] = frozenset({"sizes", "clusters"})

@@ -7,7 +7,7 @@ Algorithms" (1983), for the chains of nearest neighbours.
 
 import numpy as np
 
-from .arrays import Floats, Ints
+from ...numerics.arrays import Floats, Ints
 
 
 def ward_groups(squares: Floats, weights: Floats, limit: float) -> list[Ints]:
@@ -32,7 +32,8 @@ def ward_groups(squares: Floats, weights: Floats, limit: float) -> list[Ints]:
     open_groups: dict[int, list[int]] = {i: [i] for i in range(n)}  # the clusters within the limit
     heavy = np.array(weights, dtype=np.float64)
     groups: list[list[int]] = []
-    alive, chain = set(range(n)), []
+    alive = set(range(n))
+    chain: list[int] = []
     for _ in range(n - 1):
         chain = chain or [min(alive)]
         while True:

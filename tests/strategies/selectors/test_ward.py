@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.numerics.ward import ward_groups
+from strategies.selectors.clustered.ward import ward_groups
 
 
 def groups_of(points, weights, limit):
