@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class PlainMeanSelector(Selector):
     settings_type = MeanSettings
     _settings: MeanSettings
     unbiased = "none"
-    equal_weight_draws = "always"
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
     sum_to_one: ClassVar[frozenset[str]] = frozenset({"sizes"})
     """The averaging schemes whose weights sum to 1 again after missing replies."""
 
