@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..designs import DESIGNS
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
 from .context import RoundContext
@@ -171,6 +172,14 @@ class Selector(ABC):
     @classmethod
     def checked_settings(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings with the given ``values`` by name; all other settings have their defaults."""
+        design, known = values.get("design"), cls.allowed_settings().get("design")
+        own = known.choices if known is not None else ()
+        if design in DESIGNS and design not in own:
+            how = f"has only {', '.join(own)}" if own else "draws only in its own way"
+            raise ValueError(
+                f"design = {design!r}: {cls.name} {how}; md, forecast and the other selectors that draw from "
+                f"probabilities have {', '.join(DESIGNS)}"
+            )
         return cls.settings_type.of(values, cls.name, cls.per_client)
 
     @property
@@ -184,6 +193,11 @@ class Selector(ABC):
     def diversity_mean(self) -> Literal["weighted", "plain"]:
         """The kind of mean in ``Feedback.diversities``: weighted by the round's weights, or plain."""
         return "weighted"
+
+    @property
+    def uses_sketches(self) -> bool:
+        """Whether `update` uses ``Feedback.sketches``, from which some designs draw cohorts."""
+        return False
 
     @property
     def asks_norms(self) -> bool:

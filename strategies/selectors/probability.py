@@ -1,13 +1,15 @@
 """The base of the selectors that draw K clients from a distribution over all registered clients."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from ..numerics.arrays import Floats, Ints
+from .. import designs
+from ..numerics.arrays import Array, Floats, Ints
 from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, successive_draws
 from ..numerics.sampling import Draw, draw_with_replacement, draw_without_replacement
 from .base import Selector
@@ -15,6 +17,7 @@ from .checks import SMALLEST_SIZE
 from .context import RoundContext
 from .presence import Presence
 from .records import Feedback, Selection
+from .remembered import CLIENTS, SKETCHES, RememberedUpdates
 from .settings import Settings, setting
 
 LARGEST_NORM = 1e150
@@ -26,6 +29,19 @@ class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
     replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
+    design: str = setting(
+        "own",
+        choices=("own", *designs.DESIGNS),
+        doc="how a cohort is drawn from the probabilities (docs/draws.md); own: as the selector's source says",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.replacement and self.design != "own":
+            raise ValueError(
+                f"replacement = False with design = {self.design!r}: must be True, or design 'own': a design "
+                "says itself how often a client is drawn"
+            )
 
 
 @dataclass(frozen=True)
@@ -44,11 +60,49 @@ class ProbabilitySelector(Selector):
     available clients' data. So, for any fixed updates u, E[sum_m c_m u_m] is the mean of the available
     clients' updates, weighted by λ. If at most K clients are available, each of them is selected once with
     W = 1, and ``Selection.probabilities`` is 1.
+
+    The setting `design` says how K clients are drawn from p, see `designs`. Designs that use features remember
+    a sketch of each client's updates (`RememberedUpdates`).
     """
 
     unbiased = "round"
     settings_type = ProbabilitySettings
     _settings: ProbabilitySettings
+    own_design: ClassVar[str] = "independent"
+    """The design of the selector's own draws with replacement; "" if none of `designs.DESIGNS` has these."""
+
+    def __init__(self, num_clients: int, **arguments: Any) -> None:
+        self._remembered = RememberedUpdates()
+        super().__init__(num_clients, **arguments)
+
+    @property
+    def uses_sketches(self) -> bool:
+        """Whether the design uses features."""
+        design = designs.DESIGNS.get(self._settings.design)
+        return design is not None and design.uses_features
+
+    def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
+        super().update(round, selection, feedback)
+        if self.uses_sketches and feedback.sketches is not None:
+            usable = feedback.responded & self._registered[selection.clients]
+            self._remembered.remember(selection.clients[usable], feedback.sketches[usable])
+
+    def remove_clients(self, clients: npt.ArrayLike) -> None:
+        super().remove_clients(clients)
+        self._remembered.keep(self._registered)
+
+    def state_dict(self) -> dict[str, Array]:
+        return super().state_dict() | (self._remembered.state_dict() if self.uses_sketches else {})
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        if not self.uses_sketches:
+            super().load_state_dict(state)
+            return
+        own = dict(state)
+        memory = {key: np.asarray(own.pop(key, np.empty(0))) for key in (CLIENTS, SKETCHES)}
+        remembered = RememberedUpdates.of_state(memory, np.size(state.get("registered", ())))
+        super().load_state_dict(own)
+        self._remembered = remembered
 
     @property
     def _wants_norms(self) -> bool:
@@ -60,14 +114,37 @@ class ProbabilitySelector(Selector):
             ones = np.ones(available.count)
             draw = Draw(available.clients, np.ones(available.count, dtype=np.int64), ones, ones)
         else:
-            draw = self._draw_available(available, k, context.rng("select"))
+            rng = context.rng("select")
+            if self._draws_as_own:
+                draw = self._draw_available(available, k, rng)
+            else:
+                draw = self._drawn(available.of(self._distribution()), available.at, k, rng)
         sizes = self.client_sizes[draw.clients]
         return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k of the available clients; 1 <= k < the number of available clients."""
-        draw = self._draw(available.of(self._distribution()), k, rng)
-        return draw._replace(clients=available.at(draw.clients))
+        """Make the selector's own draws of k of the available clients; 1 <= k < the number of these."""
+        return self._drawn(available.of(self._distribution()), available.at, k, rng)
+
+    @property
+    def _draws_as_own(self) -> bool:
+        return self._settings.design in ("own", self.own_design)
+
+    def _drawn(
+        self, p: Floats, clients_at: Callable[[Ints], Ints], k: int, rng: np.random.Generator
+    ) -> Draw:
+        """Draw k clients from p (n,) by the setting `design`; `clients_at` returns the clients at positions."""
+
+        def features(positions: Ints) -> Floats:
+            clients = clients_at(positions)
+            return self._remembered.of(clients) * self.client_sizes[clients][:, None]
+
+        if self._draws_as_own:
+            draw = self._draw(p, k, rng)
+        else:
+            known = features if self._remembered.number else None
+            draw = designs.draw(self._settings.design, p, k, rng, known)
+        return draw._replace(clients=clients_at(draw.clients))
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
         """Draw k positions in `p` (n,), 1 <= k < n.
