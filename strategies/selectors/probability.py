@@ -32,7 +32,7 @@ class ProbabilitySettings(Settings):
     design: str = setting(
         "own",
         choices=("own", *designs.DESIGNS),
-        doc="how a cohort is drawn from the probabilities (docs/draws.md); own: as the selector's source says",
+        doc="how a cohort is drawn from the probabilities (docs/draws.md); own: as the selector's paper says",
     )
 
     def __post_init__(self) -> None:
@@ -61,8 +61,8 @@ class ProbabilitySelector(Selector):
     clients' updates, weighted by λ. If at most K clients are available, each of them is selected once with
     W = 1, and ``Selection.probabilities`` is 1.
 
-    The setting `design` says how K clients are drawn from p, see `designs`. Designs that use features remember
-    a sketch of each client's updates (`RememberedUpdates`).
+    The setting `design` says how K clients are drawn from p, see `designs`. For designs that use features,
+    the selector remembers a sketch of each client's updates (`RememberedUpdates`).
     """
 
     unbiased = "round"
@@ -130,10 +130,8 @@ class ProbabilitySelector(Selector):
     def _draws_as_own(self) -> bool:
         return self._settings.design in ("own", self.own_design)
 
-    def _drawn(
-        self, p: Floats, clients_at: Callable[[Ints], Ints], k: int, rng: np.random.Generator
-    ) -> Draw:
-        """Draw k clients from p (n,) by the setting `design`; `clients_at` returns the clients at positions."""
+    def _drawn(self, p: Floats, clients_at: Callable[[Ints], Ints], k: int, rng: np.random.Generator) -> Draw:
+        """Draw k clients from p (n,) by the setting `design`; `clients_at` takes positions in p."""
 
         def features(positions: Ints) -> Floats:
             clients = clients_at(positions)

@@ -1,6 +1,7 @@
 """Remembered updates: a mean sketch of each client's last updates, for the designs that use features."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,8 @@ class RememberedUpdates:
     @classmethod
     def of_state(cls, state: Mapping[str, Array], num_clients: int) -> "RememberedUpdates":
         """Return the memory with a `state_dict`; a ValueError if its clients or sketches are wrong."""
-        clients, means = np.array(state[CLIENTS]), np.array(state[SKETCHES])
+        clients: Any = np.array(state[CLIENTS])
+        means: Any = np.array(state[SKETCHES])
         for key, array, dtype, axes in ((CLIENTS, clients, np.int64, 1), (SKETCHES, means, np.float32, 2)):
             if array.dtype != dtype or array.ndim != axes or len(array) != len(clients):
                 raise ValueError(
