@@ -43,7 +43,8 @@ class RememberedUpdates:
         self._rows |= {client: number + i for i, client in enumerate(clients[fresh].tolist())}
         if len(self._rows) > len(self._means):
             means = np.zeros((2 * len(self._rows), new.shape[1]), dtype=np.float32)
-            means[:number] = self._means[:number]
+            if number:
+                means[:number] = self._means[:number]
             self._means = means
         rows = self._rows_of(clients)
         self._means[rows] = np.where(np.array(fresh)[:, None], new, 0.5 * self._means[rows] + 0.5 * new)
