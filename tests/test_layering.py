@@ -19,6 +19,7 @@ ROOMS = (
 # Inside strategies/: a folder or module may import those of the rows above its own.
 STRATEGIES = (
     ("numerics", "results_file", "json_text"),
+    ("designs",),
     ("selectors", "checkpoint"),
     ("options", "advice", "extensions"),
     ("clients",),
@@ -44,7 +45,7 @@ DEPLOY = (
     ("command",),
 )
 HALVES = {"fleet": "flower"}
-WITHOUT_FLOWER = ("numerics", "selectors", "advice", "clients", "rounds", "options")
+WITHOUT_FLOWER = ("numerics", "designs", "selectors", "advice", "clients", "rounds", "options")
 LARGEST_FOLDER = 13  # files, without __init__.py
 
 

@@ -33,6 +33,7 @@ _WITH_SIMULATOR = (
     "delta.other_data",
     "flics.table_1",
     "flics.cifar_100",
+    "draws",
     "slow_clients",
     "robustness.liars",
 )

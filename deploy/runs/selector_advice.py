@@ -234,7 +234,7 @@ def _draws_independently(settings: Line) -> bool:
         issubclass(kind, ProbabilitySelector)
         and not kind.own_draws
         and given.get("replacement", True) is True
-        and given.get("design", "") != "systematic"
+        and (given.get("design") or settings.get("design") or "own") in ("own", "independent", "stratified")
         and settings.get("correction", "equal") == "equal"
     )
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..designs import DESIGNS
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
 from .context import RoundContext
@@ -81,6 +82,8 @@ class Selector(ABC):
     fixed_size: ClassVar[bool] = True
     """False if the number of selected clients is random, and K only its mean. Then nobody may be selected.
     Buffered rounds, which fill free places, refuse such a selector."""
+    compares_updates: ClassVar[bool] = False
+    """True if the selector needs ``Feedback.sketches``, whatever its settings. Masked updates have none."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` then applies to each part."""
@@ -174,6 +177,14 @@ class Selector(ABC):
     @classmethod
     def checked_settings(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings with the given ``values`` by name; all other settings have their defaults."""
+        design, known = values.get("design"), cls.allowed_settings().get("design")
+        own = known.choices if known is not None else ()
+        if design in DESIGNS and design not in own:
+            how = f"has only {', '.join(own)}" if own else "draws only in its own way"
+            raise ValueError(
+                f"design = {design!r}: {cls.name} {how}; md, forecast and the other selectors that draw from "
+                f"probabilities have {', '.join(DESIGNS)}"
+            )
         return cls.settings_type.of(values, cls.name, cls.per_client)
 
     @property
@@ -190,8 +201,8 @@ class Selector(ABC):
 
     @property
     def uses_sketches(self) -> bool:
-        """Whether `update` uses ``Feedback.sketches``, from which some designs draw cohorts."""
-        return False
+        """Whether `update` uses ``Feedback.sketches``."""
+        return self.compares_updates
 
     @property
     def asks_norms(self) -> bool:

@@ -53,9 +53,12 @@ def norm_of(client, round):
 
 
 def sketch_of(clients, round):
-    """Made-up sketches in two dimensions: clients whose numbers leave the same remainder by 3 are alike."""
-    angles = clients % 3 * 2 + 0.1 * np.sin(round + clients)
-    return norm_of(clients, round)[:, None] * np.column_stack([np.cos(angles), np.sin(angles)])
+    """Made-up sketches of the clients' updates, of which most repeats itself."""
+    angles = np.asarray(clients) * 0.9 + 0.1 * np.sin(round)
+    return (
+        np.stack([np.cos(angles), np.sin(angles), 0.2 + 0 * angles], axis=1)
+        * norm_of(clients, round)[:, None]
+    )
 
 
 def feedback(norms, responded=None, **others):
@@ -72,8 +75,9 @@ def play(selector, rounds, **select):
     selections = []
     for round in rounds:
         selection = selector.select(round, **select)
-        told = {"sketches": sketch_of(selection.clients, round)} if selector.uses_sketches else {}
-        selector.update(round, selection, feedback(norm_of(selection.clients, round), **told))
+        clients = selection.clients
+        told = feedback(norm_of(clients, round), sketches=sketch_of(clients, round))
+        selector.update(round, selection, told)
         selections.append(selection)
     return selections
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 from ...numerics.sampling import Draw, first_seen
+from ...numerics.sketches import WIDTH
 from ...numerics.streams import generator
-from ..last_updates import LastUpdateSelector
 from ..presence import Presence
 from ..probability import OwnDrawsSettings, ProbabilitySelector
 from ..settings import setting
@@ -37,6 +37,7 @@ class ClusteredSelector(ProbabilitySelector):
 
     equal_weight_draws = "always"
     own_draws = True
+    own_design = ""
     settings_type = OwnDrawsSettings
 
     def _distribution(self) -> Floats:
@@ -103,7 +104,7 @@ class ClusteredUpdatesSettings(OwnDrawsSettings):
     )
 
 
-class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
+class ClusteredUpdatesSelector(ClusteredSelector):
     """Clustered sampling by similarity: the distributions hold clients with similar last updates.
 
     Algorithm 2, in each round::
@@ -133,6 +134,9 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
 
     name = "clustered-updates"
     summary = "from K clusters of similar updates"
+    compares_updates = True
+    new_share = 1.0
+    remembered_width = WIDTH
     settings_type = ClusteredUpdatesSettings
     _settings: ClusteredUpdatesSettings
 
@@ -169,11 +173,11 @@ class ClusteredUpdatesSelector(LastUpdateSelector, ClusteredSelector):
         """Return the groups of step 2, and the clients outside the tree, as positions in `clients` (n,)."""
         inside = np.arange(clients.size)
         if clients.size > self._settings.tree_size:
-            inside = np.flatnonzero(self._knows(clients))[: self._settings.tree_size]
+            inside = np.flatnonzero(self._remembered.knows(clients))[: self._settings.tree_size]
         outside = np.delete(np.arange(clients.size), inside)
         if not inside.size:
             return [], outside
-        squares = _squares(np.nan_to_num(self._last_updates(clients[inside])), self._settings.similarity)
+        squares = _squares(np.nan_to_num(self._remembered.of(clients[inside])), self._settings.similarity)
         if self._settings.tree == "rows":
             squares = _squares(np.sqrt(squares), "euclidean")
         groups = ward_groups(squares, masses[inside], 1 + TOLERANCE)

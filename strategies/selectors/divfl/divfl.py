@@ -10,11 +10,12 @@ from typing import ClassVar
 import numpy as np
 
 from ...numerics.arrays import Floats, Ints
+from ...numerics.sketches import WIDTH
 from ..context import RoundContext
-from ..last_updates import LastUpdateSelector
 from ..power_of_choice.plain_mean import MeanSettings, PlainMeanSelector
 from ..presence import Presence
 from ..records import Selection
+from ..remembered import RememberingSelector
 from ..settings import setting
 
 
@@ -39,7 +40,7 @@ class DivFLSettings(MeanSettings):
     )
 
 
-class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
+class DivFLSelector(RememberingSelector, PlainMeanSelector):
     """Selects K clients that minimise the distance of all clients to the nearest selected one.
 
     In each round::
@@ -74,6 +75,9 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
     name = "divfl"
     summary = "that represent the last updates of all"
     equal_weight_draws = "never"  # the weights are γ
+    compares_updates = True
+    new_share = 1.0
+    remembered_width = WIDTH
     settings_type = DivFLSettings
     _settings: DivFLSettings
     sum_to_one: ClassVar[frozenset[str]] = frozenset({"sizes", "clusters"})
@@ -97,7 +101,7 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
         """Return (S, the share of the available clients that each selected client represents)."""
         rng, available = context.rng("select"), context.available
         clients = rng.permutation(available.clients)  # so that chance decides between equally good clients
-        knows = self._knows(clients)
+        knows = self._remembered.knows(clients)
         fresh = clients[~knows][: context.k]
         left = min(context.k, clients.size) - fresh.size
         if not left:
@@ -110,7 +114,7 @@ class DivFLSelector(LastUpdateSelector, PlainMeanSelector):
 
     def _distances(self, clients: Ints) -> Floats:
         """Return (n, n) the distances of the clients' last updates."""
-        updates = self._last_updates(clients)
+        updates = self._remembered.of(clients)
         squares = np.einsum("ij,ij->i", updates, updates)
         d: Floats = np.sqrt(np.maximum(squares[:, None] + squares - 2 * updates @ updates.T, 0))
         np.fill_diagonal(d, 0)

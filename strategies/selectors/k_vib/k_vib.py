@@ -68,6 +68,7 @@ class KVibSelector(CumulatedSelector):
     name = "k-vib"
     summary = "by coins, with past norms"
     own_draws = True
+    own_design = "poisson"
     fixed_size = False
     settings_type = KVibSettings
     _settings: KVibSettings

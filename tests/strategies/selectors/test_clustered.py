@@ -6,7 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from strategies.selectors import Selection, create
+from strategies.options import Faults
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
+from strategies.selectors import Selection, create, selector_type
+from strategies.server_steps.compatibility import check_masked
 
 from ...support.selections import feedback
 
@@ -194,3 +198,27 @@ def test_a_joiner_is_known_after_its_update():
 def test_bad_settings_are_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         create("clustered-updates", 4, clients_per_round=2, **setting)
+
+
+@pytest.mark.parametrize("name", ["clustered-updates", "divfl"])
+def test_updates_of_a_run_reach_the_memory(name):
+    """Each client has a direction of its own; a sketch is as long as the update over the learning rate."""
+    logic = RoundLogic(create(name, 4, clients_per_round=2, seed=3), Faults(), local_learning_rate=0.5)
+    model = {"w": np.zeros(300)}
+    for round in range(1, 7):
+        chosen = logic.choose(logic.open(round))
+        moves = [np.eye(4, 300)[client] for client in chosen.selection.clients]
+        logic.finish(chosen, model, [Reply({"w": move}) for move in moves])
+    state = logic.selector.state_dict()
+    assert sorted(state["sketched"]) == [0, 1, 2, 3]
+    assert state["sketches"].shape == (4, 256)
+    np.testing.assert_allclose(np.linalg.norm(state["sketches"], axis=1), 2, rtol=1e-6)
+
+
+def test_masked_updates_cannot_be_compared():
+    for name in ("clustered-updates", "divfl"):
+        with pytest.raises(
+            ValueError, match=f"selector = '{name}' with masked_updates = True: must not compare"
+        ):
+            check_masked(selector_type(name), {}, None, None, Faults())
+    check_masked(selector_type("clustered-sizes"), {}, None, None, Faults())
