@@ -148,7 +148,6 @@ class RememberingSelector(Selector):
             return
         own = dict(state)
         memory = {key: np.asarray(own.pop(key, np.empty(0))) for key in (CLIENTS, SKETCHES)}
-        count = np.size(state.get("registered", ()))
-        remembered = RememberedUpdates.of_state(memory, count, self.new_share)
-        super().load_state_dict(own)
-        self._remembered = remembered
+        arrays = self._checked_state(own)
+        self._remembered = RememberedUpdates.of_state(memory, arrays["registered"].size, self.new_share)
+        self._assign(arrays)
