@@ -442,6 +442,10 @@ class Selector(ABC):
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Replace the state by that of a selector with the same name and settings; M becomes its M."""
+        self._assign(self._checked_state(state))
+
+    def _checked_state(self, state: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Return copies of the arrays of a saved state; a ValueError if it is not one of this selector."""
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
         arrays = checks.state(state, self._state, all_axes)
         if not np.array_equal(arrays["selector"], self._state["selector"]):
@@ -449,7 +453,7 @@ class Selector(ABC):
                 f"state['selector'] = {arrays['selector'].tobytes()!r}: must be {self.name.encode()!r}"
             )
         self._check_state(arrays)
-        self._assign(arrays)
+        return arrays
 
     # Hooks of subclasses. A hook that returns a dict returns the new values of the arrays that change, and
     # does not assign them to the state.

@@ -100,9 +100,9 @@ class ProbabilitySelector(Selector):
             return
         own = dict(state)
         memory = {key: np.asarray(own.pop(key, np.empty(0))) for key in (CLIENTS, SKETCHES)}
-        remembered = RememberedUpdates.of_state(memory, np.size(state.get("registered", ())))
-        super().load_state_dict(own)
-        self._remembered = remembered
+        arrays = self._checked_state(own)
+        self._remembered = RememberedUpdates.of_state(memory, arrays["registered"].size)
+        self._assign(arrays)
 
     @property
     def _wants_norms(self) -> bool:
