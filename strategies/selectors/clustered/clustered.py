@@ -129,7 +129,7 @@ class ClusteredUpdatesSelector(ClusteredSelector):
     distribution, so the aggregate is biased. And its "L2" is the squared distance, which Ward's method
     squares again. The order in which the distributions are filled, smallest group first, is the code's.
 
-    A round costs O(M), and for n clients in the tree O(n²): about 30 ms for 500, 80 ms for 1000.
+    A round costs O(M), and for n clients in the tree O(n²): about 20 ms for 500.
     """
 
     name = "clustered-updates"

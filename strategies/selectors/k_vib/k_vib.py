@@ -53,7 +53,7 @@ class KVibSelector(CumulatedSelector):
 
     The paper's bound of the regret holds for the γ above. It is so large that p stays near uniform for many
     rounds: γ is the sum of M/(K θ) squares of the largest norm, and a client's w grows by its own square per
-    round on average. Tune γ with `gamma_multiplier`, for instance .01. As in `vrb`, old norms are never
+    round on average. Tune γ with `gamma_multiplier`, for instance .001. As in `vrb`, old norms are never
     forgotten.
 
     The published code (``sampler.py``) differs from the paper in three points. It takes p in proportion to
