@@ -181,6 +181,7 @@ class RunSettings(BaseModel):
 
     selector: str
     selector_settings: str
+    design: str  # "": the selector's own
     num_clients: Count
     num_rounds: Count
     clients_per_round: Count
@@ -322,9 +323,7 @@ class RunSettings(BaseModel):
         Each access reads the files of client sizes and client settings again.
         """
         return {
-            "selector_settings": settings_of_run(
-                self.selector, parse_settings(self.selector_settings), self.local_steps
-            ),
+            "selector_settings": settings_of_run(self.selector, self._of_selector(), self.local_steps),
             "server_strategy": self._server_strategy(),
             "seed": self.seed,
             "budget": self.budgets.budget,
@@ -339,6 +338,16 @@ class RunSettings(BaseModel):
             "eligible": self.eligible or None,
             "mode": self.buffered,
         }
+
+    def _of_selector(self) -> dict[str, Any]:
+        """Return the given settings of the selector, with `design` if it is set."""
+        given = parse_settings(self.selector_settings)
+        if self.design and given.get("design", self.design) != self.design:
+            raise ValueError(
+                f"design = {self.design!r}: must be left out, or that in selector-settings = "
+                f"{self.selector_settings!r}"
+            )
+        return given | ({"design": self.design} if self.design else {})
 
     def evaluates(self, number: int) -> bool:
         """Return whether the model is evaluated on the test data after this round; 0 is before training."""

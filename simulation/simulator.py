@@ -267,7 +267,7 @@ class Simulator:
                 variates=variates,
             )
         if masked_updates:
-            check_masked(kind, server_strategy, variates, faults)
+            check_masked(kind, settings, server_strategy, variates, faults)
         if mode is not None:
             check_buffered(
                 mode,

@@ -72,6 +72,9 @@ class Forecast(SelectionStrategy):
         K, the number of draws a round (with replacement, so fewer clients may train).
     replacement : bool (default: True)
         If False, clients are drawn without replacement.
+    design : str (default: "own")
+        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`, such as "balanced". "own"
+        is one client in each K-th of the running sum of the probabilities ("stratified").
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``).
     **options
@@ -90,6 +93,7 @@ class Forecast(SelectionStrategy):
         clients_per_round: int,
         *,
         replacement: bool = True,
+        design: str = "own",
         ask_norms: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -118,6 +122,9 @@ class AdaptiveOSMD(SelectionStrategy):
         the norms of the clients' updates differ much.
     replacement : bool (default: True)
         If False, clients are drawn without replacement (Algorithm 6).
+    design : str (default: "own")
+        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`, such as "balanced". "own"
+        is the paper's "independent".
     rates : {"v1", "v2"} (default: "v2")
         The version of the paper, first or later, that gives the number of experts and their learning rates.
     gamma : {"scale-free", "printed"} (default: "scale-free")
@@ -151,6 +158,7 @@ class AdaptiveOSMD(SelectionStrategy):
         alpha: float = 0.4,
         learning_rate_multiplier: float = 1.0,
         replacement: bool = True,
+        design: str = "own",
         rates: Literal["v1", "v2"] = "v2",
         gamma: Literal["scale-free", "printed"] = "scale-free",
         a_max: float | None = None,
@@ -182,8 +190,9 @@ class PersonalisedOSMD(SelectionStrategy):
     personal_share : float (default: 0.5)
         The share, in [0, 1], of the draws for the part of the gradient that goes through the personal models.
         Each sampler gets at least one draw.
-    alpha, learning_rate_multiplier, replacement, rates, gamma, initial
-        Settings of both samplers, see `AdaptiveOSMD`. ``a_max`` and ``ask_norms`` are not available.
+    alpha, learning_rate_multiplier, replacement, design, rates, gamma, initial
+        Settings of both samplers, see `AdaptiveOSMD`. ``a_max``, ``ask_norms`` and designs that use features
+        are not available.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -203,6 +212,7 @@ class PersonalisedOSMD(SelectionStrategy):
         alpha: float = 0.4,
         learning_rate_multiplier: float = 1.0,
         replacement: bool = True,
+        design: str = "own",
         rates: Literal["v1", "v2"] = "v2",
         gamma: Literal["scale-free", "printed"] = "scale-free",
         initial: Literal["uniform", "sizes"] = "uniform",
@@ -238,10 +248,11 @@ class Delta(SelectionStrategy):
     floor : float (default: 0.1)
         The share of the draws that is uniform, in (0, 1]. Without uniform draws, a client whose diversity and
         local variance were 0 would never be drawn again.
-    design : {"draws", "systematic"} (default: "draws")
-        "systematic" selects exactly ``clients_per_round`` distinct clients; the aggregate has less variance.
+    design : str (default: "own")
+        How clients are drawn from the probabilities: a name in `designs.DESIGNS`. "own" is "independent";
+        "systematic" selects exactly ``clients_per_round`` distinct clients, with less variance.
     replacement : bool (default: True)
-        If False, clients are drawn without replacement. It has no effect if ``design="systematic"``.
+        If False, clients are drawn without replacement. Any other design than "own" requires True.
     smoothness, global_learning_rate : float, optional
         The smoothness L of the gradients and the learning rate η of the server. If they are given, the
         two weights are computed from them by the paper's formulas, and ``alpha_1`` and ``alpha_2`` have no
@@ -269,7 +280,7 @@ class Delta(SelectionStrategy):
         alpha_1: float = 0.5,
         alpha_2: float = 0.5,
         floor: float = 0.1,
-        design: Literal["draws", "systematic"] = "draws",
+        design: str = "own",
         replacement: bool = True,
         smoothness: float | None = None,
         global_learning_rate: float | None = None,

@@ -232,9 +232,9 @@ def _draws_independently(settings: Line) -> bool:
     given = parse_settings(str(settings["selector_settings"]))
     return (
         issubclass(kind, ProbabilitySelector)
-        and kind.name != "cluster-is"
+        and not kind.own_draws
         and given.get("replacement", True) is True
-        and given.get("design", "") != "systematic"
+        and (given.get("design") or settings.get("design") or "own") in ("own", "independent", "stratified")
         and settings.get("correction", "equal") == "equal"
     )
 

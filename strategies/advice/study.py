@@ -73,10 +73,8 @@ def check_candidate(selector: str) -> None:
         why = "it learns from durations, which the replay lacks"
     elif selector == "full":
         why = "it selects all clients, so it has no variance"
-    elif selector == "cluster-is":
-        why = (
-            "it divides its draws among clusters, so its variance does not follow from its distribution alone"
-        )
+    elif kind.own_draws:
+        why = "it draws in a way of its own, so its variance does not follow from its distribution alone"
     if why:
         raise ValueError(f"selector = {selector!r}: cannot be studied, since {why}")
 

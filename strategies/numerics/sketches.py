@@ -11,6 +11,8 @@ from .streams import generator
 
 WIDTH = 256
 """D, the number of entries of a sketch. The error of a cosine between two sketches is about 1/sqrt(D)."""
+SHORT = 32
+"""The number of entries of a short sketch, of which many are kept. The error of a cosine is about .18."""
 LONGEST = 64 * WIDTH
 """The largest number of entries of a chunk. Long vectors are divided into chunks."""
 
@@ -39,6 +41,20 @@ def of_chunk(chunks: NDArray[Any], number: int) -> Floats:
             total[:, : rest.shape[1]] += rest * signs[rows, : rest.shape[1]]
         total *= _signs_of_chunk(number)
     return total
+
+
+def shortened(sketches: Floats, width: int = SHORT) -> Floats:
+    """Return (R, min(D, width)): short sketches of the same vectors, from their `sketches` (R, D).
+
+    Each entry of a short sketch is the sum of every `width`-th entry. The signs of these are independent, so
+    the mean of an inner product is still that of the long vectors.
+    """
+    folds = -(-sketches.shape[1] // width)
+    if folds <= 1:
+        return sketches
+    padded = np.pad(sketches, ((0, 0), (0, folds * width - sketches.shape[1])))
+    short: Floats = padded.reshape(len(sketches), folds, width).sum(axis=1)
+    return short
 
 
 @lru_cache(maxsize=1)

@@ -399,8 +399,8 @@ class RoundLogic:
             w_t, the model that was sent to the clients. It is not changed.
         replies : sequence of Reply, or TrainedClients
             The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
-            batch needs a pass over its clients only for the guard's sketches (`numerics.sketches`), for
-            variates or for diversities.
+            batch needs a pass over its clients only for sketches (`numerics.sketches`), which the strict
+            guard, some designs of draws and some selectors use, for variates or for diversities.
         seconds : ndarray, shape (S,), optional
             How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
 
@@ -484,7 +484,8 @@ class RoundLogic:
             chosen.opened.learning_rate,
             baselines,
             masked=self.updates == "masked",
-            sketched=self.guard is not None and self.guard.strict and self.updates == "open",
+            sketched=self.updates == "open"
+            and (self.selector.uses_sketches or (self.guard is not None and self.guard.strict)),
         )
 
     def _learn(
@@ -510,7 +511,11 @@ class RoundLogic:
             seconds=None if seconds is None else np.where(responded, seconds, nan),
             part_norms=None if part_norms is None else part_norms / opened.learning_rate,
         )
-        self.selector.update(opened.number, selection, feedback)
+        sketches = None
+        if self.selector.uses_sketches and examined.sketches is not None:
+            usable = np.where(responded[:, None], examined.sketches, nan)
+            sketches = usable / opened.learning_rate
+        self.selector.update(opened.number, selection, replace(feedback, sketches=sketches))
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
         if known.any():
             train_loss = float((feedback.losses[known] * weights[known]).sum() / weights[known].sum())
@@ -574,6 +579,7 @@ class RoundLogic:
             examined,
             updates=updates,
             norms=examined.norms * judged.scales,
+            sketches=None if examined.sketches is None else examined.sketches * judged.scales[:, None],
             losses=judged.losses,
             gradient_variances=judged.gradient_variances,
             failures=failures,

@@ -119,7 +119,7 @@ class RunSettings:
                 "or neither, so that a resume can restore its memory"
             )
         if self.masked_updates:
-            check_masked(self.kind, given, self.variates, self.faults)
+            check_masked(self.kind, self.selector_settings, given, self.variates, self.faults)
         if self.mode is not None:
             check_buffered(
                 self.mode,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..designs import DESIGNS
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
 from .context import RoundContext
@@ -78,6 +79,11 @@ class Selector(ABC):
     """When each draw may count as one vote of equal weight. Server strategies that see single replies require
     this. "with replacement": only if the setting `replacement` is True. "never": weights correct for unequal
     probabilities."""
+    fixed_size: ClassVar[bool] = True
+    """False if the number of selected clients is random, and K only its mean. Then nobody may be selected.
+    Buffered rounds, which fill free places, refuse such a selector."""
+    compares_updates: ClassVar[bool] = False
+    """True if the selector needs ``Feedback.sketches``, whatever its settings. Masked updates have none."""
     part_names: ClassVar[tuple[str, ...]] = ()
     """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
     its own; see ``Selection.parts``. `unbiased` then applies to each part."""
@@ -171,6 +177,14 @@ class Selector(ABC):
     @classmethod
     def checked_settings(cls, values: Mapping[str, Any]) -> Settings:
         """Return the settings with the given ``values`` by name; all other settings have their defaults."""
+        design, known = values.get("design"), cls.allowed_settings().get("design")
+        own = known.choices if known is not None else ()
+        if design in DESIGNS and design not in own:
+            how = f"has only {', '.join(own)}" if own else "draws only in its own way"
+            raise ValueError(
+                f"design = {design!r}: {cls.name} {how}; md, forecast and the other selectors that draw from "
+                f"probabilities have {', '.join(DESIGNS)}"
+            )
         return cls.settings_type.of(values, cls.name, cls.per_client)
 
     @property
@@ -184,6 +198,11 @@ class Selector(ABC):
     def diversity_mean(self) -> Literal["weighted", "plain"]:
         """The kind of mean in ``Feedback.diversities``: weighted by the round's weights, or plain."""
         return "weighted"
+
+    @property
+    def uses_sketches(self) -> bool:
+        """Whether `update` uses ``Feedback.sketches``."""
+        return self.compares_updates
 
     @property
     def asks_norms(self) -> bool:
@@ -428,6 +447,10 @@ class Selector(ABC):
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Replace the state by that of a selector with the same name and settings; M becomes its M."""
+        self._assign(self._checked_state(state))
+
+    def _checked_state(self, state: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Return copies of the arrays of a saved state; a ValueError if it is not one of this selector."""
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
         arrays = checks.state(state, self._state, all_axes)
         if not np.array_equal(arrays["selector"], self._state["selector"]):
@@ -435,7 +458,7 @@ class Selector(ABC):
                 f"state['selector'] = {arrays['selector'].tobytes()!r}: must be {self.name.encode()!r}"
             )
         self._check_state(arrays)
-        self._assign(arrays)
+        return arrays
 
     # Hooks of subclasses. A hook that returns a dict returns the new values of the arrays that change, and
     # does not assign them to the state.

@@ -2,19 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
+from .. import designs
 from ..numerics.arrays import Floats, Ints
 from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, successive_draws
 from ..numerics.sampling import Draw, draw_with_replacement, draw_without_replacement
-from .base import Selector
 from .checks import SMALLEST_SIZE
 from .context import RoundContext
 from .presence import Presence
 from .records import Feedback, Selection
+from .remembered import RememberingSelector
 from .settings import Settings, setting
 
 LARGEST_NORM = 1e150
@@ -26,6 +27,28 @@ class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
     replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
+    design: str = setting(
+        "own",
+        choices=("own", *designs.DESIGNS),
+        doc="how a cohort is drawn from the probabilities (docs/draws.md); own: as the selector's paper says",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.replacement and self.design != "own":
+            raise ValueError(
+                f"replacement = False with design = {self.design!r}: must be True, or design 'own': a design "
+                "says itself how often a client is drawn"
+            )
+
+
+@dataclass(frozen=True)
+class OwnDrawsSettings(ProbabilitySettings):
+    """The base of the settings of selectors that draw only in their own way."""
+
+    # Not settings: the selector's source says how it draws.
+    replacement: bool = field(default=True, init=False)
+    design: str = field(default="own", init=False)
 
 
 @dataclass(frozen=True)
@@ -37,18 +60,32 @@ class AskingSettings(ProbabilitySettings):
     )
 
 
-class ProbabilitySelector(Selector):
+class ProbabilitySelector(RememberingSelector):
     """Draws from `probabilities`, restricted to the available clients and renormalised.
 
     The weights are ``c_m = W_m λ_m``, where W_m is the importance, and λ_m is client m's share of the
     available clients' data. So, for any fixed updates u, E[sum_m c_m u_m] is the mean of the available
     clients' updates, weighted by λ. If at most K clients are available, each of them is selected once with
     W = 1, and ``Selection.probabilities`` is 1.
+
+    The setting `design` says how K clients are drawn from p, see `designs`. For designs that use features,
+    the selector remembers a sketch of each client's updates (`RememberedUpdates`).
     """
 
     unbiased = "round"
-    settings_type = ProbabilitySettings
+    own_draws: ClassVar[bool] = False
+    """True if the draws are neither independent of each other nor made one after another, so that the
+    aggregate's variance does not follow from `probabilities` alone."""
+    settings_type: ClassVar[type[ProbabilitySettings]] = ProbabilitySettings
     _settings: ProbabilitySettings
+    own_design: ClassVar[str] = "independent"
+    """The design of the selector's own draws with replacement; "" if none of `designs.DESIGNS` has these."""
+
+    @property
+    def uses_sketches(self) -> bool:
+        """Whether the design uses features, or the selector compares updates itself."""
+        design = designs.DESIGNS.get(self._settings.design)
+        return self.compares_updates or (design is not None and design.uses_features)
 
     @property
     def _wants_norms(self) -> bool:
@@ -60,14 +97,35 @@ class ProbabilitySelector(Selector):
             ones = np.ones(available.count)
             draw = Draw(available.clients, np.ones(available.count, dtype=np.int64), ones, ones)
         else:
-            draw = self._draw_available(available, k, context.rng("select"))
+            rng = context.rng("select")
+            if self._draws_as_own:
+                draw = self._draw_available(available, k, rng)
+            else:
+                draw = self._drawn(available.of(self._distribution()), available.at, k, rng)
         sizes = self.client_sizes[draw.clients]
         return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k of the available clients; 1 <= k < the number of available clients."""
-        draw = self._draw(available.of(self._distribution()), k, rng)
-        return draw._replace(clients=available.at(draw.clients))
+        """Make the selector's own draws of k of the available clients; 1 <= k < the number of these."""
+        return self._drawn(available.of(self._distribution()), available.at, k, rng)
+
+    @property
+    def _draws_as_own(self) -> bool:
+        return self._settings.design in ("own", self.own_design)
+
+    def _drawn(self, p: Floats, clients_at: Callable[[Ints], Ints], k: int, rng: np.random.Generator) -> Draw:
+        """Draw k clients from p (n,) by the setting `design`; `clients_at` takes positions in p."""
+
+        def features(positions: Ints) -> Floats:
+            clients = clients_at(positions)
+            return self._remembered.of(clients) * self.client_sizes[clients][:, None]
+
+        if self._draws_as_own:
+            draw = self._draw(p, k, rng)
+        else:
+            known = features if self._remembered.number else None
+            draw = designs.draw(self._settings.design, p, k, rng, known)
+        return draw._replace(clients=clients_at(draw.clients))
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
         """Draw k positions in `p` (n,), 1 <= k < n.

@@ -101,6 +101,9 @@ class Feedback:
     part_norms : ndarray, shape (S, P), or None
         None if an update has no parts. Otherwise the reported norms >= 0 of the client's P parts, before
         their multiplication by the scales in ``Selection.parts``.
+    sketches : ndarray, shape (S, d), or None
+        Short vectors whose inner products are about those of the updates g_m, such as random projections; NaN
+        = no usable update. None if they were not computed, see `Selector.uses_sketches`.
     """
 
     update_norms: Floats
@@ -110,6 +113,7 @@ class Feedback:
     responded: Bools
     seconds: Floats | None = field(default=None, kw_only=True)
     part_norms: Floats | None = field(default=None, kw_only=True)
+    sketches: Floats | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         responded = checks.bools("responded", self.responded)
@@ -124,14 +128,16 @@ class Feedback:
         if self.part_norms is not None:
             norms = arrays["part_norms"] = _table("part_norms", self.part_norms, responded.size)
             checks.not_negative("part_norms", norms)
+        if self.sketches is not None:
+            arrays["sketches"] = _table("sketches", self.sketches, responded.size)
         _set(self, arrays)
 
 
 def _table(name: str, values: npt.ArrayLike, rows: int) -> Floats:
-    """Return a copy of `values` as floats; a ValueError unless its shape is (rows, P) for some P."""
+    """Return a copy of `values` as floats; a ValueError unless its shape is (rows, n) for some n."""
     array = np.array(values, dtype=np.float64)
     if array.ndim != 2 or len(array) != rows:
-        raise ValueError(f"{name} has shape {array.shape}: must be ({rows}, number of parts)")
+        raise ValueError(f"{name} has shape {array.shape}: must be ({rows}, n)")
     return array
 
 

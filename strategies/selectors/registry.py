@@ -15,11 +15,13 @@ from .baselines.md import MultinomialSelector
 from .baselines.optimal import OptimalSelector
 from .baselines.uniform import UniformSelector
 from .checks import did_you_mean
+from .clustered.clustered import ClusteredSizesSelector, ClusteredUpdatesSelector
 from .delta.cluster_is import ClusterISSelector
 from .delta.delta import DeltaSelector
 from .delta.fed_is import FedISSelector
 from .delta.prac_delta import PracDeltaSelector
 from .delta.prac_is import PracISSelector
+from .divfl.divfl import DivFLSelector
 from .durations.timed import TimedForecastSelector, TimedMultinomialSelector
 from .flics.flics import FLICSSelector
 from .flics.flics_private import FLICSPrivateSelector
@@ -29,6 +31,7 @@ from .importance.avare import AvareSelector
 from .importance.lipschitz_is import LipschitzISSelector
 from .importance.mabs import MABSSelector
 from .importance.vrb import VRBSelector
+from .k_vib.k_vib import KVibSelector
 from .oort.oort import OortSelector
 from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .osmd.adaptive_osmd import AdaptiveOSMDSelector
@@ -56,7 +59,10 @@ _SELECTORS: dict[str, type[Selector]] = {
         MABSSelector,
         VRBSelector,
         AvareSelector,
+        KVibSelector,
         LipschitzISSelector,
+        ClusteredSizesSelector,
+        ClusteredUpdatesSelector,
         DeltaSelector,
         PracDeltaSelector,
         FedISSelector,
@@ -67,6 +73,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         RPowDSelector,
         AdaPowDSelector,
         AFLSelector,
+        DivFLSelector,
         FLICSSelector,
         FLICSPrivateSelector,
         NaiveGroupSelector,

@@ -146,8 +146,8 @@ class Settings:
 
     @classmethod
     def allowed(cls) -> dict[str, Setting]:
-        """Return the allowed values of each setting, by name."""
-        return {each.name: each.metadata["setting"] for each in fields(cls)}
+        """Return the allowed values of each setting, by name. Other fields of the class are no settings."""
+        return {each.name: each.metadata["setting"] for each in fields(cls) if "setting" in each.metadata}
 
     @property
     def group_names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from ..designs import DESIGNS
 from ..options import Buffered, Faults
 from ..selectors import Selector, available, selector_type
 from .robust_aggregation import least_replies
@@ -50,6 +51,8 @@ _VIEWS: dict[type[Strategy], View] = {
     flower.Bulyan: View.CLIENTS,
     **dict.fromkeys((*SERVER_SIDE, *CLIENT_SIDE), View.ESTIMATES),
 }
+_EQUAL_DRAWS = ("own", "independent", "stratified")
+"""The designs whose draws have equal weights, if clients are drawn in proportion to their shares."""
 _TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
 
 
@@ -144,7 +147,8 @@ def refusal(
             else f"with variates = {variates!r} the server remembers updates without noise, and uses "
             "their mean in later rounds; leave variates out"
         )
-    with_replacement = bool((settings or {}).get("replacement", True))
+    design = str((settings or {}).get("design", "own"))
+    with_replacement = bool((settings or {}).get("replacement", True)) and design in _EQUAL_DRAWS
     equal = selector.equal_weight_draws == "always" or (
         selector.equal_weight_draws == "with replacement" and with_replacement
     )
@@ -152,6 +156,11 @@ def refusal(
         return (
             "the selector learns from norms or losses without noise, so later selections reveal what the "
             "noise on the update hides; use a selector that learns nothing from clients' data, such as md"
+        )
+    if view is View.ESTIMATES and _uses_features(design):
+        return (
+            f"design = {design!r} draws by what it remembers of updates without noise, so later selections "
+            f"reveal what the noise on the update hides; use a design of {_without_features()}"
         )
     averaging = (settings or {}).get("averaging", "plain")
     if averaging != "plain":
@@ -161,7 +170,7 @@ def refusal(
         )
     if not equal:
         how = (
-            "set replacement=True"
+            "set replacement=True, and leave the design at own, independent or stratified"
             if selector.equal_weight_draws == "with replacement"
             else "use a selector whose draws have equal weights, such as md"
         )
@@ -189,11 +198,36 @@ def refusal(
     return ""
 
 
+def _uses_features(design: str) -> bool:
+    return design in DESIGNS and DESIGNS[design].uses_features
+
+
+def _without_features() -> str:
+    return ", ".join(name for name in ("own", *DESIGNS) if not _uses_features(name))
+
+
 def check_masked(
-    selector: type[Selector], server_strategy: Strategy | None, variates: str | None, faults: Faults
+    selector: type[Selector],
+    settings: Mapping[str, Any],
+    server_strategy: Strategy | None,
+    variates: str | None,
+    faults: Faults,
 ) -> None:
-    """Check the parameters of a run in which updates are masked, so that the server sees only their sum."""
+    """Check the parameters of a run in which updates are masked, so that the server sees only their sum.
+
+    ``settings`` are those that only this selector has.
+    """
     masked = "with masked_updates = True"
+    if _uses_features(design := str(settings.get("design", "own"))):
+        raise ValueError(
+            f"design = {design!r} {masked}: must be one of {_without_features()}, since single updates, by "
+            "which the other designs draw, are hidden"
+        )
+    if selector.compares_updates:
+        raise ValueError(
+            f"selector = {selector.name!r} {masked}: must not compare single updates, which are hidden; use "
+            "clustered-sizes, md or forecast"
+        )
     if variates:
         raise ValueError(
             f"variates = {variates!r} {masked}: must be left out, since variates need single updates, which "
@@ -253,6 +287,11 @@ def check_buffered(
         raise ValueError(
             f"{name}: must not compute weights from the clients that take part in each whole round; use "
             "cluster-is, md or forecast"
+        )
+    if not selector.fixed_size:
+        raise ValueError(
+            f"{name}: must not select a random number of clients, since buffered rounds fill as many places "
+            "as are free; use vrb, md or forecast"
         )
     if selector.part_names:
         raise ValueError(

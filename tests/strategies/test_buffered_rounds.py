@@ -457,7 +457,7 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
     options: dict[str, Any] = {}
     if selector == "lipschitz-is":
         options["overrides"] = Overrides(settings={"lipschitz": {"c1": 2.0}})
-    refused = kind.polls_for or kind.part_names or kind.unbiased == "long-run"
+    refused = kind.polls_for or kind.part_names or not kind.fixed_size
     if refused:
         if selector == "flics-private":
             options["selector_settings"] = {"group_shares": "1/1"}

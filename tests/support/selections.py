@@ -52,6 +52,15 @@ def norm_of(client, round):
     return (1 + client % 5) ** 2 * (1 + 0.3 * np.sin(round + client))
 
 
+def sketch_of(clients, round):
+    """Made-up sketches of the clients' updates, of which most repeats itself."""
+    angles = np.asarray(clients) * 0.9 + 0.1 * np.sin(round)
+    return (
+        np.stack([np.cos(angles), np.sin(angles), 0.2 + 0 * angles], axis=1)
+        * norm_of(clients, round)[:, None]
+    )
+
+
 def feedback(norms, responded=None, **others):
     """Feedback with these norms; the other values are not reported unless given."""
     norms = np.asarray(norms, dtype=float)
@@ -66,7 +75,9 @@ def play(selector, rounds, **select):
     selections = []
     for round in rounds:
         selection = selector.select(round, **select)
-        selector.update(round, selection, feedback(norm_of(selection.clients, round)))
+        clients = selection.clients
+        told = feedback(norm_of(clients, round), sketches=sketch_of(clients, round))
+        selector.update(round, selection, told)
         selections.append(selection)
     return selections
 

@@ -1,14 +1,16 @@
 """The experiment on further streams, with other M, K and T, where `forecast` was weak or not yet measured."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import (
+    SELECTORS,
     MakeStream,
     Stream,
     drift,
+    made,
     noise_of,
     regret_on_stream,
     sized,
@@ -16,8 +18,6 @@ from benchmarks.experiments.forecast.streams import (
 )
 from benchmarks.experiments.osmd.least_squares import Trial, train_scaffold, unlike_clients
 from benchmarks.experiments.report import Cell, Experiment, Outcome
-from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
 
 
 class Setting(NamedTuple):
@@ -78,16 +78,7 @@ SETTINGS = {
     "drift, K = 20": Setting(drift, 200, 20, 200),
 }
 SCAFFOLD = "SCAFFOLD, σ = 10"
-SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "uniform": ("uniform", {}),
-    "md": ("md", {}),
-    "avare": ("avare", {}),
-    "mabs": ("mabs", {}),
-    "vrb": ("vrb", {}),
-    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "adaptive-osmd x1000": ("adaptive-osmd", {"learning_rate_multiplier": 1000.0}),
-    "forecast": ("forecast", {}),
-}
+COLUMNS = SELECTORS | {"adaptive-osmd x1000": ("adaptive-osmd", {"learning_rate_multiplier": 1000.0})}
 
 
 def run_settings(seed: int, quick: bool = False) -> Outcome:
@@ -97,30 +88,18 @@ def run_settings(seed: int, quick: bool = False) -> Outcome:
         m, k, t = setting.num_clients, setting.clients_per_round, setting.num_rounds // (10 if quick else 1)
         stream = setting.make(np.random.default_rng(seed), m, t)
         regrets = {
-            column: regret_on_stream(partial(_made, column, k, t, seed), stream, k) for column in SELECTORS
+            column: regret_on_stream(partial(made, chosen, k, t, seed), stream, k)
+            for column, chosen in COLUMNS.items()
         }
         cells |= {(row, column): regret / regrets["uniform"] for column, regret in regrets.items()}
     m, k, t = 100, 5, 50 if quick else 500
     rng = np.random.default_rng(seed)
     problem = unlike_clients(rng, 10, m)
-    trials = [Trial(_made(column, k, t, seed, np.ones(m))) for column in SELECTORS]
+    trials = [Trial(made(chosen, k, t, seed, np.ones(m))) for chosen in COLUMNS.values()]
     tracks = train_scaffold(problem, trials, rng, clients_per_round=k, num_rounds=t)
-    for column, track in zip(SELECTORS, tracks, strict=True):
+    for column, track in zip(COLUMNS, tracks, strict=True):
         cells[SCAFFOLD, column] = float(track.regret[-1] / tracks[0].regret[-1])
     return Outcome(cells)
-
-
-def _made(column: str, k: int, t: int, seed: int, sizes: Floats) -> Selector:
-    name, settings = SELECTORS[column]
-    return create(
-        name,
-        sizes.size,
-        client_sizes=sizes,
-        clients_per_round=k,
-        num_rounds=t,
-        seed=seed,
-        **settings,
-    )
 
 
 EXPERIMENTS = (

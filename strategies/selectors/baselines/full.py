@@ -1,10 +1,19 @@
 """Full participation: every available client is selected, with weight λ."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..context import RoundContext
+from ..probability import ProbabilitySettings
 from ..records import Selection
+from ..settings import setting
 from .uniform import UniformSelector
+
+
+@dataclass(frozen=True)
+class FullSettings(ProbabilitySettings):
+    """Settings of full participation: nothing is drawn, so there is no choice of a design."""
+
+    design: str = setting("own", choices=("own",), doc="all available clients, without a draw")
 
 
 class FullSelector(UniformSelector):
@@ -17,6 +26,7 @@ class FullSelector(UniformSelector):
 
     name = "full"
     summary = "whenever they are available"
+    settings_type = FullSettings
 
     def _select(self, context: RoundContext) -> Selection:
         return super()._select(replace(context, k=context.available.count))

@@ -21,8 +21,9 @@ class MultinomialSelector(StreamSelector):
     data_independent = True
 
     def _distribution(self) -> Floats:
-        sizes = np.where(self._registered, self.client_sizes, 0.0)
-        return sizes / self._registered_size if self._registered_size > 0 else sizes
+        if self._num_registered == self.num_clients:
+            return self.client_sizes / self._registered_size
+        return np.where(self._registered, self.client_sizes, 0.0) / (self._registered_size or 1.0)
 
     def _probabilities_of(self, clients: Ints) -> Floats:
         p: Floats = self.client_sizes[clients] / self._registered_size

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 from ...numerics.budget_allocation import round_to_total
+from ...numerics.fixed_size_sampling import draw_systematic
 from ...numerics.sampling import Draw
 from ..importance.importance import ImportanceSelector, ImportanceSettings
 from ..importance.last_norms import LastNormSelector
@@ -25,6 +26,11 @@ class ClusterISSettings(ImportanceSettings):
     """Settings of cluster-based importance sampling."""
 
     num_clusters: int = setting(2, low=1, high=100, doc="centres of the k-means of norms")
+    design: str = setting(
+        "own",
+        choices=("own", "systematic"),
+        doc="how the draws of each cluster are made; own: independently, systematic: of distinct clients",
+    )
 
 
 class ClusterISSelector(LastNormSelector, ImportanceSelector):
@@ -59,6 +65,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
     name = "cluster-is"
     summary = "from clusters of similar norms"
+    own_draws = True
     settings_type = ClusterISSettings
     _settings: ClusterISSettings
 
@@ -71,6 +78,10 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         for members in self._split(clients):
             q[clients[members]] = self._within(clients[members]) * (members.size / clients.size)
         return q
+
+    @property
+    def _draws_as_own(self) -> bool:
+        return True
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         clients = available.clients
@@ -87,8 +98,9 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     def _draw_within(self, clients: Ints, n: int, quota: float, k: int, rng: np.random.Generator) -> Draw:
         """Make n >= 1 of the round's k draws from the clients of one cluster, whose Q_c is `quota`."""
         chance = min(1.0, quota)  # the probability that the cluster gets a draw
-        draw = self._draw(self._within(clients), n, rng)
-        share = chance if self._settings.design == "systematic" else quota / k
+        systematic = self._settings.design == "systematic"
+        draw = (draw_systematic if systematic else self._draw)(self._within(clients), n, rng)
+        share = chance if systematic else quota / k
         return Draw(clients[draw.clients], draw.counts, draw.probabilities * share, draw.importance / chance)
 
     def _within(self, clients: Ints) -> Floats:

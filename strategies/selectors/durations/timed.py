@@ -216,9 +216,11 @@ class TimedForecastSelector(TimedSelector, ForecastSelector):
     """`forecast`, with draws that take durations into account, see `TimedSelector`.
 
     With replacement, one draw is made from each of K equal parts of the cumulated probabilities. If there are
-    10,000 clients or more, and few are absent, the K draws are independent instead.
+    10,000 clients or more, and few are absent, the K draws are independent instead. The setting `design`
+    replaces both, unless it is "own".
     """
 
+    own_design = ""
     name = "timed-forecast"
     summary = "by norms and durations"
     state_axes = ForecastSelector.state_axes | TimedSelector.state_axes

@@ -188,6 +188,7 @@ class FLICSSelector(GroupSelector):
     name = "flics"
     summary = "so that groups get their shares"
     unbiased = "long-run"
+    fixed_size = False
     data_independent = True
     settings_type = FLICSSettings
     _settings: FLICSSettings

@@ -108,6 +108,7 @@ class FLICSPrivateSelector(Selector):
     name = "flics-private"
     summary = "as flics, without knowing their groups"
     unbiased = "long-run"
+    fixed_size = False
     data_independent = True
     clients_decide = True
     polls_for = frozenset({"group"})

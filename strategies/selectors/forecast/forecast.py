@@ -81,11 +81,12 @@ class ForecastSelector(StreamSelector):
 
     The setting per client `update_norms` gives norms that are known before the first round, or when clients
     join; a value below 0 stands for an unknown norm. With ``ask_norms=True`` all available clients are asked
-    for a norm before round 1.
+    for a norm before round 1. The selector's own design of draws is "stratified".
     """
 
     name = "forecast"
     summary = "by forecasts of their norms"
+    own_design = "stratified"
     settings_type = AskingSettings
     _settings: AskingSettings
     per_client = LastNormSelector.per_client

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...numerics.arrays import Floats
-from ...numerics.fixed_size_sampling import draw_systematic
-from ...numerics.sampling import Draw
 from .. import checks
 from ..probability import ProbabilitySelector, ProbabilitySettings
 from ..settings import setting
@@ -18,12 +16,6 @@ class ImportanceSettings(ProbabilitySettings):
     """Settings of every selector that samples by importance."""
 
     floor: float = setting(0.1, low=1e-9, high=1.0, doc="ε: clients are drawn from q = (1 - ε) p + ε/M")
-    design: str = setting(
-        "draws",
-        choices=("draws", "systematic"),
-        doc="K draws, or K distinct clients with inclusion probability π = min(1, c q) and weight λ/π "
-        "(then `replacement` has no effect)",
-    )
 
 
 @dataclass(frozen=True)
@@ -66,8 +58,3 @@ class ImportanceSelector(ProbabilitySelector):
         p *= (1 - epsilon) / max(p.sum(), checks.SMALLEST_SIZE)
         p += epsilon / max(1, p.size)
         return p
-
-    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
-        if self._settings.design == "systematic":
-            return draw_systematic(p, k, rng)
-        return super()._draw(p, k, rng)

@@ -35,9 +35,9 @@ class ReportedSelector(ImportanceSelector):
         if clients.size <= context.k:
             return super()._select(replace(context, available=self._presence(clients, None)))
         sizes = self.client_sizes if clients.size == self.num_clients else self.client_sizes[clients]
-        draw = self._draw(self._floored(sizes, scores), context.k, context.rng("select"))
-        weights = draw.importance * (sizes[draw.clients] / sizes.sum())
-        return Selection.of_draw(draw._replace(clients=clients[draw.clients]), weights)
+        q, rng = self._floored(sizes, scores), context.rng("select")
+        draw = self._drawn(q, clients.__getitem__, context.k, rng)
+        return Selection.of_draw(draw, draw.importance * (self.client_sizes[draw.clients] / sizes.sum()))
 
     def _scores(self) -> Floats:
         return np.ones(self.num_clients)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...numerics.arrays import Array, Bools, Floats
+from ...numerics.arrays import Floats
 from ..probability import ProbabilitySettings
-from ..records import Feedback, Selection
 from ..settings import setting
-from .bandit import LARGEST_RATIO, BanditSelector
+from .bandit import CumulatedSelector
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class VRBSettings(ProbabilitySettings):
     )
 
 
-class VRBSelector(BanditSelector):
+class VRBSelector(CumulatedSelector):
     """Samples from a mixture of the uniform distribution and the best fixed p for all estimates so far.
 
     The best fixed p is regularised by γ. After each round::
@@ -46,10 +45,10 @@ class VRBSelector(BanditSelector):
     summary = "by past norms, near uniform at first"
     settings_type = VRBSettings
     _settings: VRBSettings
-    state_axes = BanditSelector.state_axes | {"totals": ("clients",)}  # w, in units of L
 
-    def _initial_state(self) -> dict[str, Array]:
-        return super()._initial_state() | {"totals": np.zeros(self.num_clients)}
+    @property
+    def _bound(self) -> float | None:
+        return self._settings.bound
 
     def _distribution(self) -> Floats:
         registered, m = self._registered, max(1, self._num_registered)
@@ -57,18 +56,3 @@ class VRBSelector(BanditSelector):
         root = np.sqrt(self._array("totals") + m / theta) * registered
         p: Floats = root * ((1 - theta) / max(1.0, root.sum())) + registered * (theta / m)
         return p
-
-    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
-        clients, importance, roots = self._roots(selection, feedback)
-        if not roots.any():
-            return {}
-        before, given = float(self._array("largest")), self._settings.bound
-        largest = max(before, roots.max()) if given is None else np.sqrt(given) * self._registered_size
-        totals = self._array("totals") * (before / largest) ** 2
-        totals[clients] += importance * np.minimum(roots / largest, LARGEST_RATIO) ** 2
-        return {"totals": totals, "largest": np.array(largest)}
-
-    def _joined(self, registered: Bools) -> dict[str, Array]:
-        totals = self._array("totals")
-        mean = float(totals[self._registered].mean()) if self._num_registered else 0.0
-        return {"totals": self._extended("totals", registered.size, mean)}

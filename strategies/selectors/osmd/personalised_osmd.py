@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...designs import DESIGNS
 from ...numerics.arrays import Array, Floats
 from ..base import Selector
 from ..context import RoundContext
@@ -28,6 +29,12 @@ class PersonalisedOSMDSettings(AdaptiveOSMDSettings):
 
     personal_share: float = setting(
         0.5, low=0.0, high=1.0, doc="share of the draws for the personal part; each part gets one at least"
+    )
+
+    design: str = setting(
+        "own",
+        choices=("own", *(name for name, each in DESIGNS.items() if not each.uses_features)),
+        doc="how each sampler draws its clients; own: independently",
     )
 
     def __post_init__(self) -> None:

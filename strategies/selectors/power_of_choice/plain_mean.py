@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,9 @@ class PlainMeanSelector(Selector):
     settings_type = MeanSettings
     _settings: MeanSettings
     unbiased = "none"
-    equal_weight_draws = "always"
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    sum_to_one: ClassVar[frozenset[str]] = frozenset({"sizes"})
+    """The averaging schemes whose weights sum to 1 again after missing replies."""
 
     def _distribution(self) -> Floats:
         p = np.zeros(self.num_clients)
@@ -83,17 +86,18 @@ class PlainMeanSelector(Selector):
         unavailable: npt.ArrayLike | None = None,
     ) -> Floats:
         """Return the weights (S,) for the sizes that are known now, see `Selector.reweighted`."""
-        if not selection.clients.size or self._settings.averaging == "plain":
+        if not selection.clients.size or self._settings.averaging not in ("sizes", "scaled-sizes"):
             return selection.weights
         return self._averaged(selection.clients, self._presence(available, unavailable))[0]
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return (S,) the weights after the replies; 0 for the selected clients that did not respond.
 
-        With "sizes" the weights of the clients that responded are divided by their sum. With the other
-        schemes they are multiplied by S/S' for S' responses, see `Selector.finalize`; so "plain" gives 1/S'.
+        With the schemes in `sum_to_one`, the weights of the clients that responded are divided by their sum.
+        With the others they are multiplied by S/S' for S' responses, see `Selector.finalize`; so "plain"
+        gives 1/S'.
         """
-        if self._settings.averaging != "sizes":
+        if self._settings.averaging not in self.sum_to_one:
             return super().finalize(selection, responded)
         answered = checks.bools("responded", responded, selection.clients.size)
         weights = np.where(answered, selection.weights, 0.0)

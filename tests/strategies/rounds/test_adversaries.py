@@ -136,8 +136,10 @@ class Federation:
         invitation = self.selector.invitation(number, candidates, reports)
         if invitation is not None:
             coins = np.random.default_rng([number, 3]).random(candidates.size)
-            rates = invitation.rates[invitation.versions, candidates % 2]
-            reports["accepts"] = 1.0 * (coins < rates)
+            reports["accepts"] = np.full(candidates.size, np.nan)
+            invited = np.isin(candidates, invitation.clients)  # who did not answer is not invited
+            rates = invitation.rates[invitation.versions, invitation.clients % 2]
+            reports["accepts"][invited] = 1.0 * (coins[invited] < rates)
         return reports
 
     def reply(self, client: int) -> Reply:

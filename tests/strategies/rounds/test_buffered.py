@@ -161,7 +161,7 @@ def test_failures_that_hit_all_clients_equally_bias_the_aggregate_by_a_few_perce
 @pytest.mark.parametrize("selector", [name for name in available() if name not in ("flics", "flics-private")])
 def test_every_selector_keeps_all_places_busy(selector: str) -> None:
     kind = selector_type(selector)
-    if kind.polls_for or kind.part_names:
+    if kind.polls_for or kind.part_names or not kind.fixed_size:
         pytest.skip("refused, see test_buffered_rounds")
     groups = {"groups": np.arange(M) % 4} if "groups" in kind.per_client else {}
     run = simulated(SECONDS, FAIR, 20, selector=selector, **groups)

@@ -137,7 +137,7 @@ def test_an_extended_run_keeps_the_rates_of_its_state():
         ({"rates": "K2"}, ValueError, "rates = 'K2': must be one of 'v1', 'v2'"),
         ({"gamma": 1.0}, ValueError, "gamma = 1.0: must be one of 'scale-free', 'printed'"),
         ({"a_max": 0.0}, ValueError, r"a_max = 0\.0: must be finite and between 1e-200 and 1e\+200"),
-        ({"expert_base": "K"}, ValueError, "its settings are: replacement, ask_norms, alpha, rates"),
+        ({"expert_base": "K"}, ValueError, "its settings are: replacement, design, ask_norms, alpha, rates"),
     ],
 )
 def test_bad_settings_are_refused(settings, kind, text):

@@ -6,10 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from strategies.designs import DESIGNS
 from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
 from strategies.selectors.osmd.base import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
+from strategies.selectors.settings import Setting
 
 from ...support.selections import (
     SETTINGS,
@@ -24,9 +26,11 @@ from ...support.selections import (
     norm_of,
     per_client,
     play,
+    sketch_of,
 )
 
 ROUNDS = 1_500
+NO_DESIGN = Setting("", 0, 0, (), "")
 
 
 class Case(NamedTuple):
@@ -41,11 +45,30 @@ class Case(NamedTuple):
     @property
     def draws(self):
         """Whether it draws K times from a distribution."""
-        return issubclass(self.kind, ProbabilitySelector) and self.name != "full"
+        return issubclass(self.kind, ProbabilitySelector) and self.kind.fixed_size and self.name != "full"
+
+    @property
+    def exact(self):
+        """Whether it makes exactly K draws."""
+        return self.draws and self.settings.get("design") != "poisson"
+
+
+FAST = {*((("md", design)) for design in DESIGNS), ("forecast", "balanced"), ("fed-is", "spread")}
+"""Other selectors have "balanced" and "poisson" in the slow lane: all share the code that calls a design."""
+
+
+def with_designs():
+    for name in available():
+        for design in selector_type(name).allowed_settings().get("design", NO_DESIGN).choices:
+            fast = (name, design) in FAST
+            if fast or design in ("balanced", "poisson"):
+                marks = () if fast else pytest.mark.slow
+                yield pytest.param(Case(name, {"design": design}), id=f"{name}-{design}", marks=marks)
 
 
 def cases():
-    """Every selector, drawing with and without replacement; the OSMD family in its lazy form, too."""
+    """Every selector, drawing with and without replacement and by designs; the OSMD family lazy, too."""
+    yield from with_designs()
     for name in available():
         yield pytest.param(Case(name, {}), id=name)
         if "replacement" in selector_type(name).allowed_settings() and name != "full":
@@ -69,7 +92,7 @@ unbiased = pytest.mark.parametrize(
         *(each for each in CASES if each.values[0].kind.unbiased == "round"),
         *(
             pytest.param(Case(name, {"design": "systematic"}), id=f"{name}-systematic")
-            for name in ("fed-is", "prac-is", "cluster-is", "lipschitz-is", "delta")
+            for name in ("fed-is", "cluster-is")
         ),
     ],
     indirect=True,
@@ -94,7 +117,7 @@ def make(request, monkeypatch):
         )
         return Asked(selector) if selector.polls_for or per_client(name, 1) else selector
 
-    make.draws = request.param.draws
+    make.draws, make.exact = request.param.draws, request.param.exact
     return make
 
 
@@ -166,7 +189,7 @@ def test_a_selection_is_k_draws_of_distinct_available_clients(make, who):
         selection = selector.select(round, **who)
         assert np.isin(selection.clients, here).all()
         assert np.unique(selection.clients).size == selection.clients.size
-        if make.draws:
+        if make.exact:
             assert selection.counts.sum() == K
         assert ((selection.probabilities > 0) & (selection.probabilities <= 1)).all()
         assert np.isfinite(selection.weights).all()
@@ -209,7 +232,8 @@ def test_the_selection_is_empty_if_no_client_is_available(make):
 @pytest.mark.parametrize(("budget", "drawn"), [(1, 1), (2.9, 2), (5, 5), (100, 8)])
 def test_the_budget_is_this_rounds_k(make, budget, drawn):
     selector = learned(make)
-    assert selector.select(3, budget=budget).counts.sum() == drawn
+    if make.exact or drawn == M:
+        assert selector.select(3, budget=budget).counts.sum() == drawn
 
 
 @unbiased
@@ -230,7 +254,7 @@ def test_the_estimate_is_unbiased(make, who, response):
     for round in range(ROUNDS):
         selection = selector.select(round, **who)
         responded = rng.random(selection.clients.size) < response
-        while not responded.any():
+        while selection.clients.size and not responded.any():
             responded = rng.random(selection.clients.size) < response
         weights = selector.finalize(selection, responded)
         scaled = weights[:, None] if selection.parts is None else weights[:, None] * selection.parts
@@ -262,9 +286,9 @@ def test_relabelling_clients_permutes_and_changes_nothing_else(make):
         permuted = Selection(
             new[chosen.clients], chosen.counts, chosen.probabilities, chosen.importance, chosen.weights
         )
-        norms = feedback(norm_of(chosen.clients, round))
-        selector.update(round, chosen, norms)
-        other.update(round, permuted, norms)
+        told = feedback(norm_of(chosen.clients, round), sketches=sketch_of(chosen.clients, round))
+        selector.update(round, chosen, told)
+        other.update(round, permuted, told)
         np.testing.assert_allclose(other.probabilities[new], selector.probabilities, rtol=1e-12)
     selector.remove_clients([2])
     other.remove_clients(new[[2]])
@@ -351,7 +375,7 @@ def test_clients_leave_for_good(make):
     selector.add_clients([7.0])
     assert selector.num_clients == M + 1
     assert selector.client_sizes[4] == 30.0
-    seen = np.concatenate([selection.clients for selection in play(selector, range(11, 111))])
+    seen = np.concatenate([selection.clients for selection in play(selector, range(11, 211))])
     everyone = {0, 2, 3, 5, 6, 7, 8}
     assert set(seen) == everyone if make.draws else set(seen) <= everyone  # others may pass one over
     selector.select(3, unavailable=[4, 0])  # naming a removed client as unavailable is harmless
@@ -395,7 +419,7 @@ def test_nothing_explored_yet(make):
     selector = make(client_sizes=None)
     np.testing.assert_array_equal(selector.client_sizes, np.ones(M))
     assert (selector.probabilities > 0).all()
-    if make.draws:
+    if make.exact:
         assert selector.select(1).counts.sum() == K
 
 
@@ -413,7 +437,7 @@ def test_any_norm_leaves_a_distribution(make, first):
         selector = make(clients_per_round=4) if first else learned(make, clients_per_round=4)
         for round in range(20, 30):
             selection = selector.select(round)
-            selector.update(round, selection, feedback(norms[: selection.clients.size]))
+            selector.update(round, selection, feedback(np.resize(norms, selection.clients.size)))
             assert abs(selector.probabilities.sum() - 1) < 1e-12
             assert (selector.probabilities > 0).all()
         play(selector, range(30, 35))

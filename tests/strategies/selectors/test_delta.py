@@ -101,7 +101,7 @@ def test_the_number_of_local_steps_is_that_of_the_run_unless_it_is_given(name):
         ({"alpha_1": -1.0}, r"alpha_1 = -1\.0"),
         ({"local_steps": 0}, "local_steps = 0"),
         ({"floor": 0.0}, r"floor = 0\.0: must be finite and between 1e-09 and 1"),
-        ({"design": "pareto"}, "design = 'pareto': must be one of 'draws', 'systematic'"),
+        ({"design": "pareto"}, "design = 'pareto': must be one of 'own', 'independent', 'stratified'"),
     ],
 )
 def test_bad_settings_are_refused(kind, settings, text):

@@ -1,0 +1,1 @@
+"""Clustered sampling (Fraboni, Vidal, Kameni, Lorenzi 2021)."""

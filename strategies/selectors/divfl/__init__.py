@@ -1,0 +1,1 @@
+"""DivFL (Balakrishnan et al. 2022)."""
