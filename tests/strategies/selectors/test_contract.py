@@ -254,7 +254,7 @@ def test_the_estimate_is_unbiased(make, who, response):
     for round in range(ROUNDS):
         selection = selector.select(round, **who)
         responded = rng.random(selection.clients.size) < response
-        while selection.clients.size and not responded.any():
+        while responded.size and not responded.any():
             responded = rng.random(selection.clients.size) < response
         weights = selector.finalize(selection, responded)
         scaled = weights[:, None] if selection.parts is None else weights[:, None] * selection.parts
