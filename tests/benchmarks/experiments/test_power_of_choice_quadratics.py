@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.power_of_choice import quadratics as poc
+from benchmarks.results.files import read
 from strategies.selectors import create
 
 
@@ -80,18 +81,29 @@ def test_the_smallest_skew_is_below_all_others_and_is_reached():
     assert reached == pytest.approx(smallest, rel=0.25)
 
 
-@pytest.mark.slow
 def test_the_papers_order_of_speeds_and_floors_is_reached():
-    outcomes = [poc.run_quadratic(seed) for seed in (0, 1)]
-    cells = {cell: float(np.mean([each.cells[cell] for each in outcomes])) for cell in outcomes[0].cells}
-    speed = functools.partial(lambda column, row: cells[row, column], "rounds to 0.1")
+    """Means over the recorded seeds. `make results-check` refuses records that the code would not repeat."""
+    recorded = read()["poc-quadratic"]
+
+    def mean(row, column):
+        return float(np.mean(recorded.values(row, column)))
+
+    speed = functools.partial(mean, column="rounds to 0.1")
     # algorithms figures: .71, .56 and .51 of rand's rounds.
     assert 0.6 < speed("d=6") / speed("rand") < 0.8
     assert 0.48 < speed("d=15") / speed("rand") < 0.68
     assert 0.45 < speed("d=30") / speed("rand") < 0.62
     assert speed("adapow") == pytest.approx(speed("d=30"), rel=0.05)
-    floors = [cells[row, "log10 final gap"] for row in ("rand", "d=6", "d=15", "d=30")]
+    floors = [mean(row, "log10 final gap") for row in ("rand", "d=6", "d=15", "d=30")]
     assert floors == sorted(floors)
     assert floors[0] < -5
     assert -2.5 < floors[3] < -1
-    assert cells["adapow", "log10 final gap"] < -3.5
+    assert mean("adapow", "log10 final gap") < -3.5
+
+
+def test_more_candidates_are_faster():
+    """One seed of the same federations, as far as the speeds need; the rest is recorded."""
+    cells = poc.run_quadratic(0, num_rounds=3000).cells
+    speeds = [cells[row, "rounds to 0.1"] for row in ("d=30", "d=15", "d=6", "rand")]
+    assert speeds == sorted(speeds)
+    assert speeds[0] < 0.7 * speeds[-1]
