@@ -179,7 +179,7 @@ class Selector(ABC):
         """Return the settings with the given ``values`` by name; all other settings have their defaults."""
         design, known = values.get("design"), cls.allowed_settings().get("design")
         own = known.choices if known is not None else ()
-        if design in DESIGNS and design not in own:
+        if isinstance(design, str) and design in DESIGNS and design not in own:
             how = f"has only {', '.join(own)}" if own else "draws only in its own way"
             raise ValueError(
                 f"design = {design!r}: {cls.name} {how}; md, forecast and the other selectors that draw from "
