@@ -24,9 +24,9 @@ class Inclusion:
     """
 
     def __init__(self, scores: Floats, k: int) -> None:
-        positive = int(np.count_nonzero(scores))
-        if k < 1 or not positive:
-            raise ValueError(f"k = {k}, {positive} positive scores: both must be at least 1")
+        positive, total = int(np.count_nonzero(scores)), float(scores.sum())
+        if k < 1 or not 0 < total < np.inf or scores.min() < 0:
+            raise ValueError(f"k = {k}, scores have sum {total}: k >= 1 and scores >= 0, not all 0")
         self._scores, self._pi = scores, inclusion_probabilities(scores, min(k, positive))
 
     def resized(self, k: int) -> "Inclusion":

@@ -6,10 +6,11 @@ Hansen and Hurwitz, "On the Theory of Sampling from Finite Populations" (1943).
 import numpy as np
 
 from ..numerics.arrays import Floats
-from ..numerics.sampling import Draw, draw_with_replacement
+from ..numerics.sampling import Draw
 from .base import Features
+from .running_sum import draw_at
 
 
 def draw(scores: Floats, k: int, rng: np.random.Generator, features: Features | None = None) -> Draw:
     """Draw k times; a client may be drawn repeatedly. `features` is not used."""
-    return draw_with_replacement(scores, k, rng)
+    return draw_at(scores, rng.random(k))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..numerics.arrays import Floats, Ints
+from ..numerics.sampling import Draw, first_seen
 
 WHOLE = 1 << 14
 """Up to this length the running sum is computed as a whole."""
@@ -84,3 +85,16 @@ class RunningSum:
         if self._limit < np.inf:
             rows[rows > self._limit] = 0
         return rows
+
+
+def draw_at(scores: Floats, shares: Floats) -> Draw:
+    """Draw the clients at which the running sum of `scores` (n,) passes the `shares` (k,) in [0, 1).
+
+    Client m is drawn N_m times and has p_m = its score / the sum of the scores, and W_m = N_m / (k p_m).
+    """
+    sums = RunningSum(scores)
+    if not 0 < sums.total < np.inf:
+        raise ValueError(f"scores have sum {sums.total}: must be finite, >= 0 and not all 0")
+    clients, counts = first_seen(sums.find(shares))
+    p = scores[clients] / sums.end
+    return Draw(clients, counts, p, counts / (shares.size * p))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...designs import stratified
 from ...numerics.arrays import Array, Bools, Floats, Ints
 from ...numerics.rejection import SMALLEST_SHARE, accepted, uniform_stream
 from ...numerics.sampling import Draw, first_seen
@@ -292,9 +293,7 @@ class ForecastSelector(StreamSelector):
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
         if not self._settings.replacement:
             return super()._draw(p, k, rng)
-        ends = np.cumsum(p)
-        drawn = np.searchsorted(ends, _stratified(k, rng) * ends[-1], side="right")
-        return _counted(drawn, k, lambda clients: p[clients] / ends[-1])
+        return stratified.draw(p, k, rng)
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         absent = available.absent
@@ -306,13 +305,15 @@ class ForecastSelector(StreamSelector):
         # Independent draws replace the draws of absent clients. So the expected count of an available client
         # is k p + k (1 - share) p/share = k p/share.
         spare = int(1.5 * k * (1 - share) / share) + 8 if absent.size else 0
-        drawn = self._at(np.concatenate([_stratified(k, rng), rng.random(spare)]), rng)
+        drawn = self._at(np.concatenate([stratified.one_in_each(k, rng), rng.random(spare)]), rng)
         taken = available.holds(drawn)
         drawn = np.concatenate([drawn[:k][taken[:k]], drawn[k:][taken[k:]]])[:k]
         if drawn.size < k:
             more = accepted(self._stream(rng), available.holds, share)(k - drawn.size)
             drawn = np.concatenate([drawn, more])
-        return _counted(drawn, k, lambda clients: self._probabilities_of(clients) / share)
+        clients, counts = first_seen(drawn)
+        p = self._probabilities_of(clients) / share
+        return Draw(clients, counts, p, counts / (k * p))
 
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
         return lambda n: self._at(rng.random(n), rng)
@@ -462,14 +463,3 @@ class ForecastSelector(StreamSelector):
 
 def _bounded(level: float) -> float:
     return min(max(level, -LARGEST_LEVEL), LARGEST_LEVEL)
-
-
-def _stratified(k: int, rng: np.random.Generator) -> Floats:
-    """Return (k,) ascending numbers: one uniform number from each of k equal parts of [0, 1)."""
-    return np.minimum((np.arange(k) + rng.random(k)) / k, np.nextafter(1, 0))
-
-
-def _counted(drawn: Ints, k: int, probability: Callable[[Ints], Floats]) -> Draw:
-    clients, counts = first_seen(drawn)
-    p = probability(clients)
-    return Draw(clients, counts, p, counts / (k * p))
