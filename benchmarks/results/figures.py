@@ -17,6 +17,7 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.figure import Band, draw_bands
 from benchmarks.results.files import Recorded
 from deploy.runs.figure import figure_file
+from strategies import designs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,7 @@ FIGURES = (
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
 COLOURS = 128  # of a figure; few, so that its file is small
-CLAIMS_FIGURE = "claims.png"
+CLAIMS_FIGURE, COHORTS_FIGURE = "claims.png", "cohorts.png"
 
 
 class Drawn(NamedTuple):
@@ -74,11 +75,13 @@ class Drawn(NamedTuple):
 
 
 def figures(results: Mapping[str, Result], findings: Sequence[Finding]) -> list[Drawn]:
-    """Return the figures of all pages: one for each of `FIGURES` that has curves, and that of the claims."""
+    """Return the figures of all pages: one for each of `FIGURES` that has curves, cohorts, and the claims."""
     recorded = [each for name in FIGURES if isinstance(each := results.get(name), Recorded) and each.curves]
     found = [
         Drawn(f"{each.name}.png", _digest(each.curves), partial(_draw_curves, each)) for each in recorded
     ]
+    cohorts = _cohorts()
+    found.append(Drawn(COHORTS_FIGURE, _digest(cohorts), partial(_draw_cohorts, cohorts)))
     shown = ratios(findings)
     if shown:
         texts = [
@@ -125,6 +128,44 @@ def _draw_claims(findings: Sequence[Finding], path: Path) -> None:
             axes.plot([], [], "o-", color=colour, label=verdict)[0] for verdict, colour in colours.items()
         ]
         axes.legend(handles=handles, frameon=False, fontsize=8, loc="best")
+
+
+def _cohorts() -> dict[str, Any]:
+    """Return made-up updates of 60 clients, and for two designs a cohort of 8 and 300 cohorts' aggregates."""
+    rng = np.random.default_rng(1)
+    angles = 2 * np.pi * np.arange(5) / 5
+    kinds = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    updates = kinds[np.arange(60) % 5] + 0.22 * rng.normal(size=(60, 2))
+    found: dict[str, Any] = {"updates": updates.round(6).tolist()}
+    for design in ("independent", "balanced"):
+        draws = [
+            designs.draw(design, np.ones(60), 8, rng, lambda clients: updates[clients] / 60)
+            for _ in range(300)
+        ]
+        found[design] = {
+            "cohort": draws[0].clients.tolist(),
+            "aggregates": [(d.importance @ updates[d.clients] / 60).round(6).tolist() for d in draws],
+        }
+    return found
+
+
+def _draw_cohorts(cohorts: Mapping[str, Any], path: Path) -> None:
+    """Draw the same clients, independent beside balanced draws."""
+    updates = np.array(cohorts["updates"])
+    with figure_file(path, width=9, height=4.6, dpi=80) as figure:
+        for axes, design in zip(
+            figure.subplots(1, 2, sharex=True, sharey=True), ("independent", "balanced"), strict=True
+        ):
+            aggregates, cohort = np.array(cohorts[design]["aggregates"]), cohorts[design]["cohort"]
+            axes.plot(*updates.T, "o", color="#BBBBBB", markersize=5, label="clients")
+            axes.plot(*updates[cohort].T, "o", color="#0072B2", markersize=9, label="one cohort of 8")
+            axes.plot(*aggregates.T, ".", color="#D55E00", markersize=3, label="aggregates of 300 cohorts")
+            axes.plot(*updates.mean(axis=0), "k*", markersize=13, label="mean of all clients")
+            axes.set_title(f"{design} draws")
+            axes.set_aspect("equal")
+            axes.spines[["top", "right"]].set_visible(False)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False, fontsize=8)
 
 
 def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
