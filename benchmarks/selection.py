@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import fresh
+from strategies.designs import DESIGNS
 from strategies.numerics.arrays import Floats, Ints
+from strategies.numerics.sketches import SHORT
 from strategies.selectors import Feedback, available, create, selector_type
 
 K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
@@ -26,21 +28,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
 } | {"flics-private": {"group_shares": (1.0,) * 100}}
 LIMITS = {"textbook": 10**7, "lists": 10**6}  # peer -> largest M; with more clients, a round takes minutes
-ASLEEP, LEFT, WITHOUT, SYSTEMATIC = " asleep", " left", " without", " systematic"
-BY_SIZE = " by size"
+ASLEEP, LEFT, WITHOUT, BY_SIZE = " asleep", " left", " without", " by size"
 SCENARIOS = {
     "": "all clients are available",
     ASLEEP: f"{SLEEPING:,} clients (a tenth, if fewer) are unavailable",
     LEFT: f"{LEAVERS:,} clients (a tenth, if fewer) have left",
     WITHOUT: "K draws without replacement",
-    SYSTEMATIC: "systematic sampling with exact inclusion probabilities, while clients are unavailable",
     BY_SIZE: "a start in proportion to data, while clients are unavailable",
-}
+} | {f" {design}": f"draws by the design `{design}`, while clients are unavailable" for design in DESIGNS}
+OF_DESIGN: dict[str, dict[str, Any]] = {f" {design}": {"design": design} for design in DESIGNS}
 OF_SETTING: dict[str, dict[str, Any]] = {
     WITHOUT: {"replacement": False},
-    SYSTEMATIC: {"design": "systematic"},
     BY_SIZE: {"initial": "sizes"},
-}
+} | OF_DESIGN
 IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "forecast")
 
 
@@ -205,7 +205,7 @@ def ours(
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})
     selector = create(name, m, client_sizes=sizes, clients_per_round=K, num_rounds=NUM_ROUNDS, **settings)
     unavailable = None
-    if scenario in (ASLEEP, SYSTEMATIC, BY_SIZE):
+    if scenario not in ("", LEFT, WITHOUT):
         unavailable = rng.choice(m, min(SLEEPING, m // 10), replace=False)
     if scenario == LEFT:
         selector.remove_clients(rng.choice(m, min(LEAVERS, m // 10), replace=False))
@@ -230,7 +230,15 @@ def ours(
         selection = selector.select(round, unavailable=unavailable, **answers)
         seconds += time.process_time() - start
         reported = norms[selection.clients] * rng.lognormal(0, 0.3, selection.clients.size)
-        feedback = Feedback(reported, reported, reported**2, reported, np.ones(reported.size, dtype=np.bool_))
+        responded = np.ones(reported.size, dtype=np.bool_)
+        feedback = Feedback(
+            reported,
+            reported,
+            reported**2,
+            reported,
+            responded,
+            sketches=rng.normal(size=(reported.size, SHORT)) if selector.uses_sketches else None,
+        )
         start = time.process_time()
         selector.update(round, selection, feedback)
         return seconds + time.process_time() - start
@@ -253,8 +261,11 @@ def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def possible(name: str, scenario: str) -> bool:
-    """Return whether a selector has the settings that a scenario changes."""
-    return OF_SETTING.get(scenario, {}).keys() <= selector_type(name).allowed_settings().keys()
+    """Return whether a selector has the settings that a scenario changes; designs are measured with `md`."""
+    changed = OF_SETTING.get(scenario, {}).keys()
+    return changed <= selector_type(name).allowed_settings().keys() and (
+        name == "md" or "design" not in changed
+    )
 
 
 def measure(name: str, m: int, seconds: float) -> Cell:

@@ -78,6 +78,8 @@ class ProbabilitySelector(RememberingSelector):
     aggregate's variance does not follow from `probabilities` alone."""
     settings_type: ClassVar[type[ProbabilitySettings]] = ProbabilitySettings
     _settings: ProbabilitySettings
+    lazy_from: ClassVar[int] = 10_000
+    """From this number of clients on, a round avoids a pass over all clients."""
     own_design: ClassVar[str] = "independent"
     """The design of the selector's own draws with replacement; "" if none of `designs.DESIGNS` has these."""
 
@@ -101,13 +103,21 @@ class ProbabilitySelector(RememberingSelector):
             if self._draws_as_own:
                 draw = self._draw_available(available, k, rng)
             else:
-                draw = self._drawn(available.of(self._distribution()), available.at, k, rng)
+                draw = self._drawn(*self._scores_to_draw(available), k, rng)
         sizes = self.client_sizes[draw.clients]
         return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         """Make the selector's own draws of k of the available clients; 1 <= k < the number of these."""
         return self._drawn(available.of(self._distribution()), available.at, k, rng)
+
+    def _scores_to_draw(self, available: Presence) -> tuple[Floats, Callable[[Ints], Ints]]:
+        """Return scores (n,) for the designs, and what takes positions in them to clients."""
+        p, absent = self._distribution(), available.absent
+        if absent is None or self.num_clients < self.lazy_from:
+            return available.of(p), available.at
+        p[absent] = 0  # cheaper than an array of all available clients
+        return p, lambda positions: positions
 
     @property
     def _draws_as_own(self) -> bool:
@@ -158,9 +168,6 @@ class StreamSelector(ProbabilitySelector):
     the probability, or if M is below `lazy_from`. If M is below `lazy_from`, selectors with the same seed use
     the same random numbers, so a comparison between them is less noisy.
     """
-
-    lazy_from: ClassVar[int] = 10_000
-    """From this number of clients on, a round avoids a pass over all clients."""
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         absent = available.absent

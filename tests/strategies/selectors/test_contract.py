@@ -9,7 +9,6 @@ import pytest
 from strategies.designs import DESIGNS
 from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
-from strategies.selectors.osmd.base import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
 from strategies.selectors.settings import Setting
 
@@ -74,6 +73,7 @@ def cases():
         if "replacement" in selector_type(name).allowed_settings() and name != "full":
             yield pytest.param(Case(name, {"replacement": False}), id=f"{name}-without")
     yield pytest.param(Case("flics", {"design": "numbers"}), id="flics-numbers")
+    yield pytest.param(Case("md", {"design": "systematic"}, lazy=True), id="md-lazy-systematic")
     for settings, label, marks in (
         ({}, "", ()),
         ({"initial": "sizes"}, "-by-size", ()),
@@ -103,7 +103,7 @@ unbiased = pytest.mark.parametrize(
 def make(request, monkeypatch):
     name, settings, lazy = request.param
     if lazy:
-        monkeypatch.setattr(ExpertsSelector, "lazy_from", 1)
+        monkeypatch.setattr(selector_type(name), "lazy_from", 1)
 
     def make(num_clients=M, client_sizes=SIZES, clients_per_round=K, num_rounds=40, seed=5, **more):
         selector = create(
