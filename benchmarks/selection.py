@@ -36,11 +36,12 @@ SCENARIOS = {
     WITHOUT: "K draws without replacement",
     BY_SIZE: "a start in proportion to data, while clients are unavailable",
 } | {f" {design}": f"draws by the design `{design}`, while clients are unavailable" for design in DESIGNS}
-OF_DESIGN: dict[str, dict[str, Any]] = {f" {design}": {"design": design} for design in DESIGNS}
+OF_DESIGN: dict[str, Any] = {f" {design}": {"design": design} for design in DESIGNS}
 OF_SETTING: dict[str, dict[str, Any]] = {
     WITHOUT: {"replacement": False},
     BY_SIZE: {"initial": "sizes"},
-} | OF_DESIGN
+    **OF_DESIGN,
+}
 IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "forecast")
 
 
