@@ -253,19 +253,19 @@ def tune(name: str, path: Path, seeds: Sequence[int] = (1000, 1001)) -> dict[flo
 
 
 SETTINGS = {
-    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.1, local_steps=10, num_rounds=200, best=90),
+    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.1, local_steps=10, num_rounds=100, best=94),
     "real-cifar-.1": Setting(
-        "cifar10", "dirichlet:0.1", 0.1, local_steps=10, num_rounds=60, best=35, model={"small": True}
+        "cifar10", "dirichlet:0.1", 0.1, local_steps=10, num_rounds=50, best=35, model={"small": True}
     ),
     "real-cifar-.3": Setting(
-        "cifar10", "dirichlet:0.3", 0.1, local_steps=10, num_rounds=60, best=40, model={"small": True}
+        "cifar10", "dirichlet:0.3", 0.1, local_steps=10, num_rounds=50, best=40, model={"small": True}
     ),
     "real-shakespeare": Setting(
         "shakespeare",
         "natural",
         1.0,
         local_steps=5,
-        num_rounds=80,
+        num_rounds=70,
         best=30,
         num_clients=156,
         model={"hidden": 64, "depth": 1, "length": 20},
