@@ -262,10 +262,10 @@ SETTINGS = {
     "real-shakespeare": Setting(
         "shakespeare",
         "natural",
-        4.0,
+        8.0,
         local_steps=5,
         num_rounds=70,
-        best=33.7,
+        best=34.9,
         num_clients=156,
         model={"hidden": 64, "depth": 1, "length": 20},
     ),
