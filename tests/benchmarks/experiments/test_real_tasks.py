@@ -106,5 +106,5 @@ def test_the_other_tasks_train_in_the_quick_form(name: str, tmp_path: Path) -> N
 def test_tuning_compares_rates(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SETTINGS, "small", small("real-mnist", partition="dirichlet:1"))
     found = tune("small", mnist, seeds=(1000,))
-    assert list(found) == [0.05, 0.1, 0.2]
-    assert found[0.1] > found[0.05] or found[0.2] > found[0.05]
+    assert list(found) == [0.2, 0.4, 0.8]
+    assert len(set(found.values())) > 1
