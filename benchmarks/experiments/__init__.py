@@ -34,6 +34,7 @@ _WITH_SIMULATOR = (
     "flics.table_1",
     "flics.cifar_100",
     "draws",
+    "real_tasks",
     "slow_clients",
     "robustness.liars",
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from .network import Network
 
@@ -66,6 +66,31 @@ def _faces(num_classes: int) -> list[nn.Module]:
     return [*modules, nn.Flatten(), nn.Linear(32 * 5 * 5, num_classes)]
 
 
+class _Centred(nn.Module):
+    """Maps pixels from [0, 1] to [-2, 2], so that few steps teach much."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (n, channels, height, width) to the same shape."""
+        return 4 * images - 2
+
+
+def _small(shape: tuple[int, ...], num_classes: int) -> list[nn.Module]:
+    """Return a network that trains fast on a CPU: 38,570 parameters for 32 x 32 colour pixels."""
+    channels, height, width = shape
+    return [
+        _Centred(),
+        nn.Conv2d(channels, 16, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * ((height + 3) // 8) * ((width + 3) // 8), 64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    ]
+
+
 _LAYERS: dict[tuple[int, ...], Callable[[int], list[nn.Module]]] = {
     (1, 28, 28): _handwriting,
     (3, 32, 32): _objects,
@@ -76,16 +101,20 @@ _LAYERS: dict[tuple[int, ...], Callable[[int], list[nn.Module]]] = {
 class CNN(Network):
     """Convolutions, then dense layers; inputs are rows of pixels (n, channels * height * width).
 
+    With ``small=True``, they are two convolutions with stride 2, of 16 and 32 filters, and 64 hidden units.
     A data set without images of a known shape is refused, such as "digits", whose images are too small.
     """
 
-    def __init__(self, dataset: str = "mnist", *, partition: str = "skewed", data_dir: str = "") -> None:
+    def __init__(
+        self, dataset: str = "mnist", *, small: bool = False, partition: str = "skewed", data_dir: str = ""
+    ) -> None:
         super().__init__(dataset, partition=partition, data_dir=data_dir)
+        self._small = small
         if self.data.shape not in _LAYERS:
             raise ValueError(f"data set = {dataset!r}: has no convolutional network")
 
     def layers(self) -> nn.Sequential:
         # Layer "0" turns rows of pixels back into images; it has no parameters.
-        return nn.Sequential(
-            nn.Unflatten(1, self.data.shape), *_LAYERS[self.data.shape](self.data.num_classes)
-        )
+        shape, num_classes = self.data.shape, self.data.num_classes
+        modules = _small(shape, num_classes) if self._small else _LAYERS[shape](num_classes)
+        return nn.Sequential(nn.Unflatten(1, shape), *modules)

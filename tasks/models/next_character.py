@@ -4,17 +4,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..leaf import LENGTH
 from .network import Network
 
-_EMBEDDING, _HIDDEN = 8, 256
+_EMBEDDING = 8
 
 
 class _Embed(nn.Embedding):
-    """An embedding whose input, the numbers of the characters, arrives as float32."""
+    """An embedding of the last ``length`` characters, whose numbers arrive as float32."""
+
+    def __init__(self, characters: int, width: int, length: int) -> None:
+        super().__init__(characters, width)
+        self._length = length
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Map (n, T) to (n, T, embedding)."""
-        return super().forward(numbers.long())
+        """Map (n, T) to (n, min(T, length), embedding)."""
+        return super().forward(numbers[:, -self._length :].long())
 
 
 class LSTM(nn.Module):
@@ -54,25 +59,37 @@ class _Last(nn.Module):
 
 
 class NextCharacter(Network):
-    """An embedding of 8 numbers per character, two layers of 256 LSTM units, and one output per character.
+    """An embedding of 8 numbers per character, layers of LSTM units, and one output per character.
 
-    The network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017. Each input is a row
-    of numbers, one per character. A data set that does not consist of characters is refused.
+    By default, this is the network of LEAF (Caldas et al. 2018), which is like that of McMahan et al. 2017:
+    ``depth`` = 2 layers of ``hidden`` = 256 units, which read all 80 characters. With a smaller ``length``
+    they read only the last so many characters of each text. All three are >= 1. Each input is a row of
+    numbers, one per character. A data set that does not consist of characters is refused.
     """
 
     def __init__(
-        self, dataset: str = "shakespeare", *, partition: str = "skewed", data_dir: str = ""
+        self,
+        dataset: str = "shakespeare",
+        *,
+        hidden: int = 256,
+        depth: int = 2,
+        length: int = LENGTH,
+        partition: str = "skewed",
+        data_dir: str = "",
     ) -> None:
         super().__init__(dataset, partition=partition, data_dir=data_dir)
+        for name, value in (("hidden", hidden), ("depth", depth), ("length", length)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be a whole number >= 1")
+        self._hidden, self._depth, self._length = hidden, depth, length
         if self.data.encoding != "characters":
             raise ValueError(f"data set = {dataset!r}: must consist of characters to predict the next one")
 
     def layers(self) -> nn.Sequential:
         num_characters = self.data.num_classes
         return nn.Sequential(
-            _Embed(num_characters, _EMBEDDING),
-            LSTM(_EMBEDDING, _HIDDEN),
-            LSTM(_HIDDEN, _HIDDEN),
+            _Embed(num_characters, _EMBEDDING, self._length),
+            *(LSTM(width, self._hidden) for width in (_EMBEDDING, *[self._hidden] * (self._depth - 1))),
             _Last(),
-            nn.Linear(_HIDDEN, num_characters),
+            nn.Linear(self._hidden, num_characters),
         )

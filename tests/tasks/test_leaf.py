@@ -230,3 +230,24 @@ def test_flower_datasets_table_of_shakespeare_becomes_the_same_texts(
         for row in half.take(slice(None)).inputs
     }
     assert seen == set(samples["x"])
+
+
+def test_a_smaller_lstm_reads_the_end_of_a_text_only(tmp_path: Path) -> None:
+    task = tasks.create(
+        "shakespeare", partition="natural", data_dir=str(shakespeare(tmp_path)), hidden=5, depth=1, length=20
+    )
+    arrays = task.initial_arrays(0)
+    assert sum(array.size for array in arrays.values()) == 80 * 8 + 4 * 5 * (8 + 5 + 1) + 80 * (5 + 1)
+    data = task.test_data()
+    loss = task.evaluate(arrays, data).loss
+    data.inputs[:, :60] = 0
+    assert task.evaluate(arrays, data).loss == loss
+    data.inputs[:, 60] += 1
+    assert task.evaluate(arrays, data).loss != loss
+
+
+@pytest.mark.parametrize("name", ["hidden", "depth", "length"])
+def test_an_lstm_has_at_least_one_of_each(name: str) -> None:
+    arguments: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=f"^{name} = 0: must be a whole number >= 1$"):
+        tasks.create("shakespeare", **arguments)
