@@ -77,6 +77,9 @@ class _FirstRound:
         self.without: list[str] = []  # the types of messages for which the app has no handler
         self._failure: BaseException | None = None  # the last exception of the ClientApp
         self._client, server = _imported(app["clientapp"], app["serverapp"])
+        if getattr(server, "_main", server) is None:
+            needed = "Cohort's strategies need it, and a ClientApp with @app.train()"
+            raise ValueError(f"the ServerApp has no function @app.main(): {needed}")
         nodes = [{"partition-id": i, "num-partitions": app["clients"]} for i in range(app["clients"])]
         self._grid = _Grid(self._call, nodes, run_config=app["config"])
         try:
