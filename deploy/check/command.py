@@ -79,7 +79,7 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     designs = [each for each in DESIGNS if any(each in drawn for drawn in usable.values())]
     every = f"all {len(DESIGNS)}" if len(designs) == len(DESIGNS) else f"{len(designs)} of {len(DESIGNS)}"
     number = f"{len(usable)} of {len(found['selectors'])}"
-    console.print(f"{number} selectors and {every} designs work with this app as it is.\n")
+    console.print(f"{number} selectors and {every} designs work with this app as it is.")
     drawn = sum(map(bool, usable.values()))
     _show_rows(console, "One client reported", found["reported"])
     can_use = {
@@ -106,6 +106,5 @@ def _show_rows(console: Console, title: str, rows: dict[str, str]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, text in rows.items():
         table.add_row(f"  {name}", text)
-    console.print(title)
+    console.print(f"\n{title}")
     console.print(table)
-    console.print()
