@@ -35,7 +35,7 @@ DEPLOY = (
     ("json_text", "option_types", "processes"),
     ("tls",),
     ("flower",),
-    ("device", "engines"),
+    ("check", "device", "engines"),
     ("runs",),
     ("page", "sweeps"),
     ("metrics",),
