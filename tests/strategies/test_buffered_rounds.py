@@ -64,7 +64,7 @@ def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, l
             "clients_per_round": 2,
             "min_available_clients": CLIENTS,
             "num_rounds": 12,
-            "polling": Polling(ask_status=True, interval=0.05),
+            "polling": Polling(ask_status=True, interval=1),
             "seed": 5,
             "mode": MODE,
             "on_round": records.append,
@@ -477,7 +477,7 @@ def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:
             reports.append(report)
 
     made = Forecast(
-        2, min_available_clients=CLIENTS, mode=MODE, seed=5, polling=Polling(ask_status=True, interval=0.05),
+        2, min_available_clients=CLIENTS, mode=MODE, seed=5, polling=Polling(ask_status=True, interval=1),
         reporters=[Listener()], deadlines=PATIENT,
     )  # fmt: skip
     made.start(SlowGrid(), model(1, 2), num_rounds=20)

@@ -131,7 +131,7 @@ def play(
         **{
             "clients_per_round": 2,
             "min_available_clients": len(grid.nodes),
-            "polling": Polling(ask_status=True, interval=0.01),
+            "polling": Polling(ask_status=True, interval=1),
             "deadlines": Deadlines(absence=1, join=1),
             "on_round": records.append,
             **options,

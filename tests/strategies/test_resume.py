@@ -71,7 +71,7 @@ def run(
             "min_available_clients": NUM_CLIENTS,
             "num_rounds": 6,
             "local_learning_rate": 0.1,
-            "polling": Polling(ask_status=True, interval=0.01),
+            "polling": Polling(ask_status=True, interval=1),
             "seed": 5,
             "on_round": records.append,
             "checkpoints": Checkpoints(folder, resume) if folder else None,
@@ -119,7 +119,7 @@ def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, cap
     line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
     for asks, warnings in ((True, 0), (False, 1)):
         caplog.clear()
-        folder, polling = tmp_path / str(asks), Polling(ask_status=asks, interval=0.01)
+        folder, polling = tmp_path / str(asks), Polling(ask_status=asks, interval=1)
         run(folder, 1, polling=polling)
         run(folder, 3, on=grid(first_node=1000), resume=True, polling=polling)
         assert sum(each.startswith(line) for each in caplog.messages) == warnings

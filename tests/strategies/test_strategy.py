@@ -96,7 +96,7 @@ def run(
     records: list[RoundRecord] = []
     options = {
         "clients_per_round": len(grid.nodes),
-        "polling": Polling(ask_status=True, interval=0.01),
+        "polling": Polling(ask_status=True, interval=1),
         "deadlines": Deadlines(join=0.2),
         **options,
     }
