@@ -31,7 +31,7 @@ from strategies import extensions
 from strategies.checkpoint import Checkpoint, CheckpointFolder
 
 from ..support.histories import write_history
-from ..support.processes import linux, wait_for
+from ..support.processes import linux, simulate_here, wait_for
 
 
 def cohort(*arguments: str) -> Result:
@@ -673,7 +673,8 @@ def test_no_option_takes_nan_or_infinity() -> None:
 
 
 @pytest.mark.slow
-def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path) -> None:
+def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_here(monkeypatch)
     run = tmp_path / "run"
     common = ("simulate", "--engine", "batched", "--clients", "4", "--per-round", "2")
     selectors = ("--selector", "uniform", "--selector", "md")
@@ -704,6 +705,7 @@ def test_a_resume_takes_the_settings_of_the_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path was compared with the absolute one, and a wrong num-rounds made the folder useless."""
+    simulate_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.json").write_text('{"partition-0": 5}')
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
@@ -716,7 +718,8 @@ def test_a_resume_takes_the_settings_of_the_run_again(
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path) -> None:
+def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_here(monkeypatch)
     run = tmp_path / "run"
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
     assert cohort("simulate", "--engine", "batched", *size, "--out", str(run)).exit_code == 0
