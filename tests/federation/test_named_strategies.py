@@ -30,8 +30,8 @@ from ..support.named_strategies import (
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 ROUNDS = 2
-# Adaptive-OSMD is in test_federation; adapow-d exchanges the messages of pow-d.
-NAMES = [name for name in SELECTORS if name not in ("adaptive-osmd", "adapow-d")]
+# One for each kind of question; Adaptive-OSMD, which asks none, is in test_federation.
+NAMES = ("delta", "pow-d", "flics", "flics-private")
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, 
 
 
 @given(st.data())
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_a_flipped_bit_is_always_detected(whole: Path, data: st.DataObject) -> None:
     def flip(content: bytes) -> bytes:
         changed = bytearray(content)
@@ -364,7 +364,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
     chance = random.Random(20)
     told: list[str] = []
     saved = 0
-    for _ in range(20):
+    for _ in range(12):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,

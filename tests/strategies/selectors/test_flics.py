@@ -624,10 +624,10 @@ def test_a_declared_share_and_a_client_that_is_always_there_change_nothing():
 
 
 def test_clients_that_are_groups_of_their_own_get_their_share_of_the_rounds_in_which_they_are_there():
-    """Over 4,000 rounds, in proportion to size x availability; the weights of a round sum to 1 on average."""
+    """Over 2,000 rounds, in proportion to size x availability; the weights of a round sum to 1 on average."""
     chance, sizes = np.array([1.0, 1.0, 0.5, 0.2, 0.8]), np.array([3.0, 1.0, 2.0, 1.0, 3.0])
     selector = flics(list(range(5)), clients_per_round=2, client_sizes=sizes)
-    rng, total, rounds = np.random.default_rng(3), np.zeros(5), 4000
+    rng, total, rounds = np.random.default_rng(3), np.zeros(5), 2000
     for number in range(1, rounds + 1):
         here = np.flatnonzero(rng.random(5) < chance)
         selection = selector.select(number, available=here)
