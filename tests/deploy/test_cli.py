@@ -55,10 +55,7 @@ def cohort(*arguments: str) -> Result:
             "selector = 'flics': client-00 cannot take part: its group is 2: must be one of '0', '1'",
         ),
         ("--selector naive-group:group-shares=1/1", "client-00 cannot take part: its group is None"),
-        (
-            "--selector flics:energy-budgets=2",
-            "budgets need the energies of the clients: declare them in the",
-        ),
+        ("--selector flics:energy-budgets=2", "budgets need the energies of the clients: declare them in"),
         ("--set budget=4@1/x@9", "budget = '4@1/x@9': must be a number, or (first round, value) pairs"),
         ("--set budget=4@1/11@9", "budget = 11: must be at most 10, the number of clients"),
         ("--set budget=true", "budget = True: must be a number"),
@@ -113,19 +110,10 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "--selector flics-private:group-shares=1/1/1 --set partition=groups:3",
             "its clients decide themselves whether they train, which a batched simulation cannot; use",
         ),
-        (
-            "--selector personalised-osmd",
-            "selector = 'personalised-osmd': its clients keep models of their own, which a batched",
-        ),
+        ("--selector personalised-osmd", "selector = 'personalised-osmd': its clients keep models of their"),
         ("--set wire=float16", "wire = 'float16': must be 'float32' in a batched simulation"),
-        (
-            "--set over-selection=1.5",
-            "over-selection = 1.5: needs response-times or device-speeds in a batched simulation",
-        ),
-        (
-            "--set mode=buffered --set concurrency=4",
-            "mode = 'buffered': needs response-times or device-speeds in a",
-        ),
+        ("--set over-selection=1.5", "over-selection = 1.5: needs response-times or device-speeds in a"),
+        ("--set mode=buffered --set concurrency=4", "mode = 'buffered': needs response-times or"),
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )

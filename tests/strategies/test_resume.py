@@ -218,17 +218,13 @@ def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
         _, records = run(tmp_path / "old", 2, resume=True, faults=faults)
         assert [record.round for record in records] == [2]
     else:
-        with pytest.raises(
-            CheckpointError, match=r"guard\.level = 'sane': the run to be resumed has 'strict'"
-        ):
+        with pytest.raises(CheckpointError, match=r"guard\.level = 'sane': the run to be resumed has"):
             run(tmp_path / "old", 2, resume=True, faults=faults)
 
 
 def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a directory"
-    ):
+    with pytest.raises(CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a"):
         run(tmp_path / "file" / "x", 1)
 
 

@@ -83,9 +83,7 @@ def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: P
 
 
 def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit code 2"
-    ):
+    with pytest.raises(ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit"):
         measure("over-selection --rounds 0", tmp_path)
     assert not list(tmp_path.iterdir())
 

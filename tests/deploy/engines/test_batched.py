@@ -364,10 +364,7 @@ def test_response_times_need_the_batched_engine(key: str, value: str) -> None:
     result = CliRunner().invoke(cli, ["simulate", "--engine", "ray", "--set", f"{key}={value}"])
     assert result.exit_code == 2
     assert f"{key} = '" in result.output
-    assert (
-        "needs simulate --engine batched; with other engines, the clients' response times are real"
-        in result.output
-    )
+    assert "needs simulate --engine batched; with other engines, the clients' response times" in result.output
 
 
 def test_clients_take_as_long_as_measured_devices(tmp_path: Path) -> None:

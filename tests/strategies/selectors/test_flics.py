@@ -444,10 +444,7 @@ def test_a_missing_cvxpy_is_an_error_at_the_start(monkeypatch):
         ({"groups": None}, "groups = None: must be given for each client"),
         ({"groups": [0, 1, 0]}, "groups has shape (3,): must be (4,)"),
         ({"groups": [0, 1, 0, -1]}, "groups holds -1"),
-        (
-            {"groups": [0, 1, 2, 2], "group_shares": "1/1"},
-            "groups holds 2: must be from 0 to 1, the groups 0, 1",
-        ),
+        ({"groups": [0, 1, 2, 2], "group_shares": "1/1"}, "groups holds 2: must be from 0 to 1, the groups"),
         ({"group_shares": [1, 0]}, "group_shares = 0.0: must be finite and between 1e-100"),
         ({"group_shares": [1, np.nan]}, "group_shares = nan"),
         ({"group_shares": "1/x"}, "group_shares = '1/x': must be a number for each group"),
@@ -471,14 +468,8 @@ def test_bad_settings_are_refused(kind, settings, text):
         ({"design": "dice"}, "design = 'dice': must be one of 'coins', 'numbers'"),
         ({"energy_budgets": "1/inf"}, "energy_budgets = inf"),
         ({"groups": [0, 1, 2, 2], "energy_budgets": "1/2"}, "groups holds 2: must be from 0 to 1"),
-        (
-            {"group_shares": "a:1/b:1", "min_shares": "c:.1"},
-            "min_shares names 'c': must be one of 'a', 'b', as in",
-        ),
-        (
-            {"group_shares": "a:1/b:1", "energy_budgets": "a:1"},
-            "energy_budgets names 'a': must name 'a', 'b'",
-        ),
+        ({"group_shares": "a:1/b:1", "min_shares": "c:.1"}, "min_shares names 'c': must be one of 'a', 'b'"),
+        ({"group_shares": "a:1/b:1", "energy_budgets": "a:1"}, "energy_budgets names 'a': must name 'a'"),
         ({"costs": [1, 1, 1, -1]}, "costs holds -1.0"),
         ({"energies": [1, 1, 1, np.nan]}, "energies holds nan"),
     ],
