@@ -180,10 +180,7 @@ def test_losses_and_evaluation(name: str) -> None:
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("task", "kind"),
-    [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", Torch)],
-)
+@pytest.mark.parametrize(("task", "kind"), [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", Torch)])
 def test_a_task_has_a_kernel(task: str, kind: type[Kernel]) -> None:
     made = tasks.create(task)
     kernel = kernel_of(made)

@@ -38,9 +38,7 @@ class SlowGrid(InProcessGrid):
     """Clients that need `seconds_of` to train. Some of them may be other functions (`others`)."""
 
     def __init__(
-        self,
-        others: dict[int, Handler] | None = None,
-        seconds: Callable[[int], float] = seconds_of,
+        self, others: dict[int, Handler] | None = None, seconds: Callable[[int], float] = seconds_of
     ) -> None:
         super().__init__(latency=self._latency)
         self.seconds = seconds

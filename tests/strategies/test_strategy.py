@@ -473,11 +473,7 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCa
 
 @pytest.mark.parametrize(
     ("usable", "line"),
-    [
-        (3, ""),
-        (2, "1 of 3 rounds was skipped"),
-        (0, "No round changed the model: all 3 were skipped."),
-    ],
+    [(3, ""), (2, "1 of 3 rounds was skipped"), (0, "No round changed the model: all 3 were skipped.")],
 )
 def test_the_end_says_how_many_rounds_were_skipped(
     usable: int, line: str, caplog: pytest.LogCaptureFixture

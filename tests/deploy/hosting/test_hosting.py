@@ -401,9 +401,7 @@ def test_a_damaged_settings_file_is_refused_by_name(server: Server, content: str
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
-def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     port, control = map(str, free_ports(2))
     first = ("--host", "localhost", "--listen", "127.0.0.1", "--port", port, "--control-port", control)

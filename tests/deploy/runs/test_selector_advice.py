@@ -287,10 +287,7 @@ def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
     shutil.copytree(comparison / "pow-d", biased)
     for arguments, message in (
         ([tmp_path / "nowhere"], "holds no history (history.jsonl)"),
-        (
-            [biased],
-            "selector = 'pow-d' of the run: no variance can be estimated from its log, since",
-        ),
+        ([biased], "selector = 'pow-d' of the run: no variance can be estimated from its log, since"),
         ([comparison, "--selector", "pow-d"], "selector = 'pow-d': cannot be studied"),
         ([comparison, "--selector", "delta"], "it polls clients for diversity, gradient_variance"),
         ([comparison, "--selector", "nope"], "selector = 'nope': must be one of"),

@@ -312,10 +312,7 @@ def test_private_groups_need_two_exchanges_and_send_the_scales() -> None:
         GroupMember(i % 2, 2, 4.0, i).accepts(3, invitation.rates[invitation.versions[i]]) for i in range(12)
     ]
     assert asked.reports["accepts"].tolist() == yes
-    assert asked.train_config == {
-        "update-scales": invitation.scales.tolist(),
-        "group-names": ["0", "1"],
-    }
+    assert asked.train_config == {"update-scales": invitation.scales.tolist(), "group-names": ["0", "1"]}
     selection = selector.select(3, candidates=asked.candidates, reports=asked.reports)
     assert selection.clients.tolist() == np.flatnonzero(yes).tolist()
     assert 0 < len(selection.clients) < 12

@@ -540,14 +540,7 @@ def test_how_many_replies_are_enough(counts: list[int], k: int, quorum: int, eno
 
 def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:
     def fresh() -> RoundLogic:
-        return logic(
-            m=6,
-            k=3,
-            name="adaptive-osmd",
-            guard=True,
-            correction="rates",
-            variates=FedVARP(),
-        )
+        return logic(m=6, k=3, name="adaptive-osmd", guard=True, correction="rates", variates=FedVARP())
 
     def play(rounds: RoundLogic, numbers: range) -> list[bytes]:
         seen = []
