@@ -416,15 +416,6 @@ def test_a_schedule_and_the_proximal_term_hold_for_the_query_of_norms(tmp_path: 
     assert len({round(p, 6) for p in one[0]}) > 1
 
 
-def test_masked_updates_change_nothing_but_rounding(tmp_path: Path) -> None:
-    def essence(folder: str, **settings: Any) -> list[list[float]]:
-        lines = federation(tmp_path / folder, selector="md", **settings)
-        return [[line["test_loss"], *line["update_norms"]] for line in lines if line.get("round", 0)]
-
-    for one, other in zip(essence("open"), essence("masked", masked_updates=True), strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
-
-
 def test_half_precision_changes_nothing_but_rounding_and_halves_the_bytes(tmp_path: Path) -> None:
     full, half = (
         [line for line in federation(tmp_path / wire, selector="md", wire=wire) if line.get("round", 0)]

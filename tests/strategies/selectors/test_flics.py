@@ -300,19 +300,6 @@ def test_a_group_can_leave_and_come_back():
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_no_client_is_available_or_registered(kind):
-    selector = flics([0, 0, 1, 1], kind)
-    for arguments in ({"available": []}, {"budget": 0.9}, {"unavailable": range(4)}):
-        assert selector.select(1, **arguments).clients.size == 0
-    selector.remove_clients(range(4))
-    assert not selector.probabilities.any()
-    assert selector.select(1).clients.size == 0
-    selector.add_clients([1.0], groups=[5])
-    assert selector.select(1).clients.tolist() == [4]
-    assert selector.select(1).weights.tolist() == [1.0]
-
-
-@pytest.mark.parametrize("kind", BOTH)
 def test_relabelling_groups_changes_nothing(kind):
     groups = np.array([0, 1, 1, 2, 0, 2, 2, 2])
     sizes = np.arange(1.0, 9.0)
