@@ -161,12 +161,6 @@ def test_a_registered_name_takes_precedence_over_a_claim() -> None:
     assert strategy.roster.node_of_id("c2") == 2
 
 
-def test_an_identity_belongs_to_its_first_client_while_that_is_online() -> None:
-    grid = ToyGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
-    _, _, strategy = run(grid)
-    assert strategy.roster.ids() == ["c", "node-2", "twin"]
-
-
 def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     grid = ToyGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
     w, records, strategy = run(grid, rounds=2)
@@ -280,17 +274,6 @@ def test_all_clients_leave_and_one_comes_back() -> None:
     sent = list(strategy.configure_train(3, arrays, ConfigRecord(), grid))
     assert [message.metadata.dst_node_id for message in sent] == [77]
     assert strategy.roster.ids() == ["a", "b"]
-
-
-def test_a_late_client_gets_the_next_index() -> None:
-    grid = ToyGrid({1: client("m", size=10), 2: client("n", size=10)})
-    strategy = SelectionStrategy("md", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=2)
-    sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
-    strategy.aggregate_train(1, grid.send_and_receive(sent))
-    grid.nodes[3] = client("a", size=60)
-    list(strategy.configure_train(2, model(0), ConfigRecord(), grid))
-    assert strategy.roster.ids() == ["m", "n", "a"]
-    assert strategy.selector.probabilities == pytest.approx([1 / 8, 1 / 8, 6 / 8])
 
 
 def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
@@ -530,32 +513,6 @@ def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -
     assert caplog.records == []
 
 
-def test_a_step_that_would_break_the_model_is_not_taken() -> None:
-    """The large client's update is finite in float32, 1.8 times that is not."""
-    grid = ToyGrid({1: client("a", 0.0, size=1), 2: client("b", 3.5e37, size=9)})
-    w, records, _ = run(grid, 8, start=model(3e38, 0), clients_per_round=1, min_available_clients=2)
-    refused = [record for record in records if record.selection.clients.tolist() == [1]]
-    assert refused
-    for record in refused:
-        assert record.failures == {1: "the step with this update is not finite"}
-        assert not record.feedback.responded.any()
-    assert w.tolist() == model(3e38, 0)["w"].numpy().tolist()
-
-
-def test_integers_keep_their_type() -> None:
-    def node(message: Message) -> Message:
-        if message.metadata.message_type == STATUS:
-            return client(f"c{message.metadata.dst_node_id}")(message)
-        seen = message.content.array_records["arrays"]["seen"].numpy()
-        return Message(RecordDict({"a": ArrayRecord({"seen": Array(seen + 3)})}), reply_to=message)
-
-    start = ArrayRecord({"seen": Array(np.array([5]))})
-    strategy = SelectionStrategy("uniform", clients_per_round=2)
-    result = strategy.start(ToyGrid({1: node, 2: node}), start, num_rounds=2)
-    assert result.arrays["seen"].numpy().dtype == np.int64
-    assert result.arrays["seen"].numpy().tolist() == [11]
-
-
 def test_messages_expire_soon_after_their_deadline() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     run(grid, deadlines=Deadlines(round=50, status=20), server_strategy=FedAvg())
@@ -616,12 +573,6 @@ def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused
             {"selector": "lipschitz-is", "overrides": Overrides(settings={"lipschitz": {"a": -1.0}})},
             r"overrides.settings\['lipschitz'\] holds -1\.0: must be between",
         ),
-        ({"selector": "lipschitz-is"}, "overrides.settings has no 'lipschitz': lipschitz-is must have it"),
-        ({"selector": "flics", "faults": Faults(correction="rates")}, "faults.correction = 'rates': must be"),
-        (
-            {"overrides": Overrides(settings={"groups": {"a": "north"}})},
-            r"overrides.settings\['groups'\]: uniform has no such setting per client; it has none",
-        ),
         ({"variates": "svrg"}, "variates = 'svrg': must be one of fedvarp, fedvarp-mean, scaffold"),
         ({"variates": "scaffold"}, "local_learning_rate = None: must be the clients'"),
         ({"selector_settings": {"alpha": 0.4}}, "alpha"),
@@ -645,14 +596,6 @@ def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], mes
 def test_a_setting_of_a_wrong_type_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
-
-
-def test_waiting_for_replies_ends_at_the_deadline() -> None:
-    grid = ExchangeGrid(ToyGrid({1: client("a"), 2: silent}), 0.01)
-    content = RecordDict({"arrays": model(0)})
-    replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
-    assert len(replies) == 1
-    assert grid.clock.monotonic() == pytest.approx(0.2)
 
 
 def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
