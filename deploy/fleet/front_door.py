@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from deploy.fleet import errors, wire
+from deploy.fleet import errors, protocol, wire
 from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.budgets import Budgets
 from deploy.fleet.errors import RequestRefused
@@ -60,8 +60,6 @@ SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an obje
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
 
 _ERRORS = "flwr.supercore.error"
-_KEYS = "flwr.supercore.primitives.asymmetric"
-_DATE = "flwr.supercore.date"
 
 
 class _Waiting(NamedTuple):
@@ -325,9 +323,8 @@ class FrontDoor:
 
 def _check_signature(key: bytes, signature: bytes, time_stamp: str) -> None:
     """Refuse a request whose time stamp is not signed with the key."""
-    keys = importlib.import_module(_KEYS)
     try:
-        signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+        signed = protocol.is_signed(key, time_stamp.encode(), signature)
     except (TypeError, ValueError) as error:
         raise RequestRefused("Invalid timestamp") from error
     if not signed:
@@ -337,7 +334,7 @@ def _check_signature(key: bytes, signature: bytes, time_stamp: str) -> None:
 def _check_time(time_stamp: str) -> None:
     """Refuse a request whose time stamp is too old or in the future."""
     try:
-        age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
+        age = (protocol.now() - datetime.fromisoformat(time_stamp)).total_seconds()
     except (TypeError, ValueError) as error:
         raise RequestRefused("Invalid timestamp") from error
     if not wire.NEWEST < age < wire.OLDEST:

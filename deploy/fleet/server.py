@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from deploy.fleet import factories
+from deploy.fleet import factories, protocol
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
 from deploy.fleet.duties import enrolment
@@ -40,7 +40,6 @@ STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
-_CONSTANTS = "flwr.common.constant"
 
 
 def guard() -> None:
@@ -118,7 +117,7 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{NO_START} it cannot listen on {address} ({error})") from error
     duties.presence.begin(state_factory.state())
-    largest = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + SPARE
+    largest = protocol.CHUNK + SPARE
     threads = Threads(BUSY)
     replies = ReplyAdmission(state_factory, gate.arrived, duties.delivered)
     door = FrontDoor(state_factory, gate, largest, replies, threads)

@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from deploy.fleet import protocol
+
 MESSAGES = 8  # the latest messages of a node whose objects are remembered; a SuperNode fetches one at a time
 
-_TREES = "flwr.supercore.inflatable.inflatable_object"
 _NO_OBJECT = "flwr.supercore.object_store"
 _DELIVERED = (
     "SELECT message_id, created_at + ttl AS until FROM message_ins WHERE dst_node_id = :node "
@@ -91,8 +92,7 @@ class DeliveredObjects:
                 messages.popitem(last=False)
 
     def _shared(self, record: Any) -> _Names:
-        parts = importlib.import_module(_TREES).iterate_object_tree(record)
-        names = _Names(each.object_id for each in parts)
+        names = _Names(each.object_id for each in protocol.each_object(record))
         with self._lock:
             before = self._records.get(record.object_id)
             if before == names:
@@ -102,8 +102,7 @@ class DeliveredObjects:
 
     def _restore(self, node: int, state: Any) -> None:
         missing = importlib.import_module(_NO_OBJECT).NoObjectInStoreError
-        signed = node - 2**64 if node >= 2**63 else node
-        for row in state.query(_DELIVERED, {"node": signed, "most": MESSAGES}):
+        for row in state.query(_DELIVERED, {"node": protocol.signed(node), "most": MESSAGES}):
             try:
                 tree = state.object_store.get_object_tree(row["message_id"])
             except missing:  # the node has confirmed the message

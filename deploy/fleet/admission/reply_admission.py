@@ -10,6 +10,7 @@ from collections import OrderedDict
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.duties.joined_objects import SEPARATOR
 from deploy.fleet.errors import RequestRefused
@@ -36,8 +37,8 @@ MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are
 MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
-_CONSTANTS = "flwr.common.constant"
-_TREES = "flwr.supercore.inflatable.inflatable_object"
+_MESSAGES = "flwr.proto.message_pb2"
+_SERDE = "flwr.common.serde"
 _ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
 _ASKED = (
     "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
@@ -125,8 +126,8 @@ class ReplyAdmission:
             if before is not None and before.asked == session.asked:
                 session.pushed = before.pushed
             self._sessions[node] = session
-        tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
-        names = list(dict.fromkeys(each.object_id for each in tree))
+        tree = request.message_object_trees[0]
+        names = list(dict.fromkeys(each.object_id for each in protocol.each_object(tree)))
         missing = set(response.objects_to_push)
         present = (self._known.among(node, names) | session.pushed).intersection(names) - missing
         response.objects_to_push[:] = [name for name in names if name not in present]
@@ -160,7 +161,7 @@ class ReplyAdmission:
         (message,), (tree,) = request.messages_list, request.message_object_trees
         metadata = message.metadata
         addressed = (metadata.src_node_id, metadata.dst_node_id)
-        if addressed != (node, importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID):
+        if addressed != (node, protocol.SUPERLINK):
             raise self._no("the reply is not from this node to the ServerApp")
         if metadata.message_id != tree.object_id or not metadata.reply_to_message_id:
             raise self._no("the message is not a reply")
@@ -187,7 +188,7 @@ class ReplyAdmission:
             reason = f"the reply without its objects is too large: at most {MESSAGE} bytes are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
         limit = max(OBJECTS, FACTOR * self._sent_in(metadata.run_id).objects)
-        if (count := sum(1 for _ in importlib.import_module(_TREES).iterate_object_tree(tree))) > limit:
+        if (count := sum(1 for _ in protocol.each_object(tree))) > limit:
             reason = f"the reply has too many objects: {count}, and at most {limit} are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
         if not object_trees.is_hash_of(message, tree):
@@ -256,31 +257,28 @@ class ReplyAdmission:
 
     def _answer(self, message_id: str, reason: str) -> None:
         """Store an error reply in place of a node's reply to a message. A stored reply is kept."""
-        state, trees = self._state_factory.state(), importlib.import_module(_TREES)
-        app, constants = importlib.import_module("flwr.app"), importlib.import_module(_CONSTANTS)
+        state = self._state_factory.state()
         asked = state.get_valid_message_ins(message_id)
         if asked is None:
             return
         now, node, run = time.time(), asked["dst_node_id"] % 2**64, asked["run_id"] % 2**64
-        metadata = app.Metadata(
+        error, content = protocol.error_reply(
+            protocol.MESSAGE_UNAVAILABLE,
+            f"Refused reply of node {node}: {reason}",
             run_id=run,
-            message_id="",
             src_node_id=node,
-            dst_node_id=constants.SUPERLINK_NODE_ID,
             reply_to_message_id=message_id,
             group_id=asked["group_id"],
             created_at=now,
             ttl=asked["created_at"] + asked["ttl"] - now,
             message_type=asked["message_type"],
         )
-        error = app.Error(constants.ErrorCode.MESSAGE_UNAVAILABLE, f"Refused reply of node {node}: {reason}")
-        message = importlib.import_module("flwr.app.message").make_message(metadata, error=error)
-        message.metadata.__dict__["_message_id"] = message.object_id
         session = state.start_session(run)
-        tree = trees.get_object_tree(message)
+        tree = importlib.import_module(_MESSAGES).ObjectTree(object_id=error.metadata.message_id)
+        message = importlib.import_module(_SERDE).message_from_proto(error)
         stored, missing = state.store_message_and_object_tree(message, tree, session)
         for name in missing:
-            state.store_object(run, session, name, message.deflate())
+            state.store_object(run, session, name, content)
         if not stored:  # there is a reply already
             state._cleanup_push_session(session, cleanup_messages=False)
 
@@ -315,7 +313,7 @@ class ReplyAdmission:
             getLogger("flwr").warning("The size of run %d was not saved: %s", run, error)
 
     def _size_of(self, tree: Any) -> Size:
-        objects = list(importlib.import_module(_TREES).iterate_object_tree(tree))
+        objects = list(protocol.each_object(tree))
         with self._state_factory.state().object_store.session() as database:
             sizes = object_trees.sizes(database, {each.object_id for each in objects})
             if not all(sizes.values()):
