@@ -13,6 +13,9 @@ import grpc
 
 _CATALOG = "flwr.supercore.error.catalog"
 _ERRORS = "flwr.supercore.error"
+# Codes of errors in Flower's catalogue.
+REGISTRATION_DISABLED, UNREGISTRATION_DISABLED, BAD_INTERVAL = 2001, 2002, 2003
+NOT_ACTIVATED, NOT_DEACTIVATED, NOT_RUNNING = 2004, 2005, 2007
 INTERNAL = "Internal server error."  # in place of the details of an unexpected error
 # What Flower answers over HTTP, and the gRPC status with the same meaning. SuperNodes give up a reply after
 # PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.
@@ -45,13 +48,19 @@ class RequestRefused(Exception):  # noqa: N818
 def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
     """Return the status and the text that a node receives for an error of Flower.
 
-    `code`: the code of the error, one of Flower's `ApiErrorCode`. `details`: what else the node may know, as
+    `code`: the code of the error. `details`: what else the node may know, as
     JSON.
     """
     known = importlib.import_module(_CATALOG).API_ERROR_MAP.get(code)
     status = grpc.StatusCode[_STATUS.get(known.http_status_code, "INTERNAL") if known else "INTERNAL"]
     message = known.public_message if known else INTERNAL
     return status, json.dumps({"code": int(code), "public_message": message, "public_details": details})
+
+
+def error(code: int, text: str, details: str | None = None) -> Exception:
+    """Return an error of Flower. `text` is for the server's log, `details` is what else the node may know."""
+    found: Exception = importlib.import_module(_ERRORS).FlowerError(code, text, details)
+    return found
 
 
 @contextmanager

@@ -13,7 +13,6 @@ connection after a few requests with wrong signatures.
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections import Counter
@@ -58,8 +57,6 @@ CALL_SECONDS = 900.0  # s after which a request is cancelled if the node has not
 INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
-
-_ERRORS = "flwr.supercore.error"
 
 
 class _Waiting(NamedTuple):
@@ -214,7 +211,7 @@ class FrontDoor:
         time_stamp = headers.get(wire.TIME_STAMP)
         if not (isinstance(key, bytes) and isinstance(signature, bytes) and isinstance(time_stamp, str)):
             raise RequestRefused("Missing authentication metadata")
-        node: int | None = self._state_factory.state().get_node_id_by_public_key(key)
+        node: int | None = self._state_factory.state().node_of_key(key)
         if node is None:
             raise _unknown(method.name)
         if is_proven := self._gate.node(peer) == node:
@@ -295,7 +292,7 @@ class FrontDoor:
         if method.name == "ActivateNode":
             if request.public_key != key:
                 raise RequestRefused("Another node's key")
-        elif method.name != "RegisterNode":  # Flower itself refuses RegisterNode
+        elif method.name != "RegisterNode":  # which is refused to everybody
             stated = request.node.node_id if hasattr(request, "node") else request.node_id
             if stated != node:
                 raise RequestRefused("Invalid node ID")
@@ -349,13 +346,10 @@ def _unknown(method: str) -> RequestRefused:
 
     For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
     """
-    codes = importlib.import_module(_ERRORS).ApiErrorCode
-    code = {
-        "ActivateNode": codes.FLEET_NODE_ACTIVATION_FAILED,
-        "RegisterNode": codes.FLEET_SUPERNODE_REGISTRATION_DISABLED,
-    }.get(method)
+    known = {"ActivateNode": errors.NOT_ACTIVATED, "RegisterNode": errors.REGISTRATION_DISABLED}
+    code = known.get(method)
     reason = "No SuperNode found with the given public key"
     if code is None:
         return RequestRefused(reason)
     status, answer = errors.translation(code)
-    return RequestRefused(f"{reason} ({int(code)})", status.name, answer)
+    return RequestRefused(f"{reason} ({code})", status.name, answer)

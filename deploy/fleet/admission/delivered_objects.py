@@ -6,7 +6,6 @@ guesses what another one has reported could ask whether the guess is right.
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections import OrderedDict
@@ -18,10 +17,9 @@ from deploy.fleet import protocol
 
 MESSAGES = 8  # the latest messages of a node whose objects are remembered; a SuperNode fetches one at a time
 
-_NO_OBJECT = "flwr.supercore.object_store"
 _DELIVERED = (
-    "SELECT message_id, created_at + ttl AS until FROM message_ins WHERE dst_node_id = :node "
-    "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT :most"
+    "SELECT message_id, created_at + ttl FROM message_ins WHERE dst_node_id = ? "
+    "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT ?"
 )
 
 
@@ -101,12 +99,8 @@ class DeliveredObjects:
             return names
 
     def _restore(self, node: int, state: Any) -> None:
-        missing = importlib.import_module(_NO_OBJECT).NoObjectInStoreError
-        for row in state.query(_DELIVERED, {"node": protocol.signed(node), "most": MESSAGES}):
-            try:
-                tree = state.object_store.get_object_tree(row["message_id"])
-            except missing:  # the node has confirmed the message
-                continue
-            self._add(node, tree, row["until"], newest=False)
+        for message_id, until in state.rows(_DELIVERED, (protocol.signed(node), MESSAGES)):
+            if (tree := state.objects.tree_of(message_id)) is not None:  # else the node has confirmed it
+                self._add(node, tree, until, newest=False)
         with self._lock:
             self._restored.add(node)

@@ -58,7 +58,7 @@ def flat(store: Any, tree: Any) -> Any:
     """
     new = importlib.import_module(_MESSAGES).ObjectTree
     names = list(dict.fromkeys(each.object_id for each in protocol.each_object(tree)))
-    with store._mutation_session() as database:
+    with store.session() as database:
         references = reference_counts(database, names)
         root = tree.object_id
         if references.pop(root, 0):
@@ -107,7 +107,7 @@ def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
 def state_children(store: Any, run: int, tree: Any) -> None:
     """Store the children that a ServerApp states for objects that a reply has stored without children."""
     parents = {each.object_id: each for each in protocol.each_object(tree) if each.children}
-    with store._mutation_session() as database:
+    with store.session() as database:
         execute = executor(database)
         flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
         for name, parent in parents.items():  # children first

@@ -38,15 +38,14 @@ MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are me
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
 _MESSAGES = "flwr.proto.message_pb2"
-_SERDE = "flwr.common.serde"
-_ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
+_ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = ?"
 _ASKED = (
     "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
-    "ON message_id = root_object_id WHERE session_id = :id"
+    "ON message_id = root_object_id WHERE session_id = ?"
 )
 _TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes INTEGER, objects INTEGER)"
 _SAVE = (
-    "INSERT INTO cohort_sent VALUES (:run, :bytes, :objects) ON CONFLICT (run) DO UPDATE "
+    "INSERT INTO cohort_sent VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE "
     "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
 )
 
@@ -170,7 +169,7 @@ class ReplyAdmission:
         # Flower adds up these times, and cannot show a sum that is infinite.
         times = [min(max(0.0, each), LONGEST) for each in request.clientapp_runtime_list]
         request.clientapp_runtime_list[:] = times
-        asked = self._state_factory.state().get_valid_message_ins(metadata.reply_to_message_id)
+        asked = self._state_factory.state().valid_message(metadata.reply_to_message_id)
         if (
             asked is None
             or asked["dst_node_id"] % 2**64 != node
@@ -210,8 +209,8 @@ class ReplyAdmission:
 
     def _found(self, request: Any, node: int) -> _Session:
         """Note the session that a node names after a restart of the SuperLink."""
-        rows = self._state_factory.state().query(_ASKED, {"id": request.session_id})
-        asked, run = (rows[0]["asked"], rows[0]["run_id"] % 2**64) if rows else ("", 0)
+        rows = self._state_factory.state().rows(_ASKED, (request.session_id,))
+        asked, run = (rows[0][0], protocol.unsigned(rows[0][1])) if rows else ("", 0)
         found = self._sessions[node] = _Session(request.session_id, run, asked, self._arrived(node))
         return found
 
@@ -225,8 +224,8 @@ class ReplyAdmission:
         if is_known:
             return
         # The SuperLink may have sent the message before its last restart.
-        found = self._state_factory.state().query(_ADDRESSEE, {"id": request.message_object_id})
-        if not any(message["dst_node_id"] % 2**64 == node for message in found):
+        found = self._state_factory.state().rows(_ADDRESSEE, (request.message_object_id,))
+        if not any(protocol.unsigned(to) == node for (to,) in found):
             raise RequestRefused("Bad confirmation: the message is not for this node", "PERMISSION_DENIED")
 
     def _spend(self, session: _Session, run: int, count: int) -> None:
@@ -234,8 +233,8 @@ class ReplyAdmission:
             session.spent += count
         if session.spent > (limit := allowed_bytes(self._sent_in(run).bytes)):
             state = self._state_factory.state()
-            asked = [row["asked"] for row in state.query(_ASKED, {"id": session.name})]
-            state._cleanup_push_session(session.name, cleanup_messages=True)
+            asked = [name for name, _ in state.rows(_ASKED, (session.name,))]
+            state.end_push(session.name, with_messages=True)
             raise self._no(
                 f"the reply is too large for what was asked: at most {limit} bytes are allowed "
                 f"({VARIABLE} raises this limit)",
@@ -258,7 +257,7 @@ class ReplyAdmission:
     def _answer(self, message_id: str, reason: str) -> None:
         """Store an error reply in place of a node's reply to a message. A stored reply is kept."""
         state = self._state_factory.state()
-        asked = state.get_valid_message_ins(message_id)
+        asked = state.valid_message(message_id)
         if asked is None:
             return
         now, node, run = time.time(), asked["dst_node_id"] % 2**64, asked["run_id"] % 2**64
@@ -273,18 +272,15 @@ class ReplyAdmission:
             ttl=asked["created_at"] + asked["ttl"] - now,
             message_type=asked["message_type"],
         )
-        session = state.start_session(run)
         tree = importlib.import_module(_MESSAGES).ObjectTree(object_id=error.metadata.message_id)
-        message = importlib.import_module(_SERDE).message_from_proto(error)
-        stored, missing = state.store_message_and_object_tree(message, tree, session)
-        for name in missing:
-            state.store_object(run, session, name, content)
-        if not stored:  # there is a reply already
-            state._cleanup_push_session(session, cleanup_messages=False)
+        if announced := state.announce_reply(error, tree):  # otherwise there is a reply already
+            session, missing = announced
+            for name in missing:
+                state.store_object(run, session, name, content)
 
     def _stored(self, objects: set[str]) -> dict[str, int]:
         """Return the size of each of these objects in bytes; 0 for an object that has not arrived."""
-        with self._state_factory.state().object_store.session() as database:
+        with self._state_factory.state().session() as database:
             return dict.fromkeys(objects, 0) | object_trees.sizes(database, objects)
 
     def _sent_in(self, run: int) -> Size:
@@ -307,14 +303,13 @@ class ReplyAdmission:
         with self._lock:
             self._all_saved()[run] = sent.largest(self._sent_in(run))
         try:
-            saved = {"run": str(run), "bytes": sent.bytes, "objects": sent.objects}
-            self._state_factory.state().query(_SAVE, saved)
+            self._state_factory.state().rows(_SAVE, (str(run), sent.bytes, sent.objects))
         except Exception as error:  # such as a locked database; this matters only after a restart
             getLogger("flwr").warning("The size of run %d was not saved: %s", run, error)
 
     def _size_of(self, tree: Any) -> Size:
         objects = list(protocol.each_object(tree))
-        with self._state_factory.state().object_store.session() as database:
+        with self._state_factory.state().session() as database:
             sizes = object_trees.sizes(database, {each.object_id for each in objects})
             if not all(sizes.values()):
                 raise ValueError("a part has not arrived")
@@ -327,8 +322,8 @@ class ReplyAdmission:
     def _all_saved(self) -> dict[int, Size]:
         if self._saved is None:
             state = self._state_factory.state()
-            state.query(_TABLE)
-            rows = state.query("SELECT run, bytes, objects FROM cohort_sent")
+            state.rows(_TABLE)
+            rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
             with self._lock:
-                self._saved = self._saved or {int(r["run"]): Size(r["bytes"], 0, r["objects"]) for r in rows}
+                self._saved = self._saved or {int(run): Size(size, 0, objects) for run, size, objects in rows}
         return self._saved

@@ -141,8 +141,8 @@ class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Register a key as Flower's control API does, unless the key is registered. Return the node id."""
         state = self._state_factory.state()
         encoded = protocol.key_bytes(serialization.load_ssh_public_key(key.encode()))
-        if (node := state.get_node_id_by_public_key(encoded)) is not None:
-            if state.get_node_info(node_ids=[node])[0].name != name:
+        if (node := state.node_of_key(encoded)) is not None:
+            if state.name_of(node) != name:
                 raise RegistrationRefused("the public key is another client's")
             return str(node)
         account = importlib.import_module(_AUTH).NoOpControlAuthnPlugin().validate_tokens_in_metadata([])[1]

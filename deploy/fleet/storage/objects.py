@@ -95,7 +95,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
             if children.setdefault(name, parts) != parts:
                 raise ValueError(f"Object {name} was preregistered with different children.")
         names = json.dumps(list(children))
-        with self._mutation_session() as session:
+        with self.session() as session:
             execute = executor(session)
             known: dict[str, int] = dict(execute(_KNOWN, (names,)).all())
             stated: dict[str, set[str]] = {name: set() for name in known}
@@ -121,9 +121,15 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
 
     def get_object_tree(self, object_id: str) -> ObjectTree:
         """Return an object with its descendants."""
+        if (tree := self.tree_of(object_id)) is None:
+            raise _unknown(object_id)
+        return tree
+
+    def tree_of(self, object_id: str) -> ObjectTree | None:
+        """Return an object with its descendants; None if its name is not stored."""
         with self.session() as session:
             if executor(session)(_EXISTS, (object_id,)).first() is None:
-                raise _unknown(object_id)
+                return None
             trees: list[ObjectTree] = object_trees.stored_trees(session, [object_id])
         return trees[0]
 
@@ -132,7 +138,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
 
         An object that is itself a child of another object is not deleted.
         """
-        with self._mutation_session() as session:
+        with self.session() as session:
             execute = executor(session)
             if execute(_IS_UNUSED, (object_id,)).first() is None:
                 return

@@ -126,7 +126,7 @@ class SuperExecThread(threading.Thread):
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
         Without this report, the failure would be noticed after two minutes without the app's heartbeats.
-        (In a SuperLink these are `factories.MISSED_HEARTBEATS` times 30 s, in a SuperNode
+        (In a SuperLink these are `clock_jumps.MISSED_HEARTBEATS` times 30 s, in a SuperNode
         `supernode.LONGEST_SILENCE`.)
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task

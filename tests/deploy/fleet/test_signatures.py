@@ -19,7 +19,7 @@ class Door:
         self.keys = {node: protocol.new_key() for node in (1, 2)}
         self.now = protocol.now()
         public = {protocol.key_bytes(key): node for node, (_, key) in self.keys.items()}
-        state = SimpleNamespace(get_node_id_by_public_key=public.get)
+        state = SimpleNamespace(node_of_key=public.get)
         factory = SimpleNamespace(state=lambda: state)
         gate: Any = SimpleNamespace(node=lambda peer: None, admitted=lambda peer, node: None)
         unused: Any = None
