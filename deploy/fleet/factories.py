@@ -15,6 +15,8 @@ from deploy.flower.commands import NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deploy.fleet.duties.duties import Duties
 
 LOG = 64 * 1024 * 1024  # bytes of the log after which SQLite copies changed pages into the file
@@ -45,17 +47,23 @@ def write_less() -> None:
     replace(_MIXIN, SQLITE_PRAGMAS=(*pragmas, *own))
 
 
-def hand_over(duties: Duties) -> None:
-    """Let the SuperLink's app use this project's state, which calls `duties`."""
+def hand_over(duties: Duties) -> Callable[[], Any]:
+    """Let the SuperLink's app use this project's state, which calls `duties`.
+
+    Returns a function that gives the state, as soon as the app has made it.
+    """
     write_less()
+    handed = list[Factory]()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
 
     def factories(database: str, federation_manager: Any) -> tuple[Any, Any]:
         made = make(database, federation_manager, duties)
         replace(_VALIDATOR, now=made.state().clock_jumps.now_for_messages)
+        handed.append(made)
         return made, made
 
     replace(_APP, get_objectstore_linkstate_factories=factories)
+    return lambda: handed[-1].state()
 
 
 def make(database: str, federation_manager: Any, duties: Duties) -> Factory:

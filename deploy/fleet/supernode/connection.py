@@ -53,17 +53,20 @@ _SERDE = "flwr.common.serde"
 _OBJECTS = "flwr.supercore.inflatable.inflatable_utils"
 _NODE = "flwr.proto.node_pb2"
 _EXIT = "flwr.supercore.exit"
-_RUN = "flwr.supercore.run"
 
 
 class NoGrpcError(Exception):
     """The server does not speak gRPC, or does not know the Fleet API. The message says what to do."""
 
 
+class RunNotRunningError(Exception):
+    """The run of a request is not running."""
+
+
 class Requests:
     """Sends requests to the Fleet API, each signed, and repeats those that may succeed later.
 
-    A request that is refused with PERMISSION_DENIED raises Flower's RunNotRunningException. After
+    A request that is refused with PERMISSION_DENIED raises RunNotRunningError. After
     UNAUTHENTICATED the SuperNode ends. While the SuperLink is unavailable, or an error is temporary
     (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
     seconds. Any other error is raised; a server that does not speak gRPC raises NoGrpcError.
@@ -77,7 +80,6 @@ class Requests:
     ) -> None:
         self._private, self._public = keys[0], protocol.key_bytes(keys[1])
         self._max_tries, self._max_seconds = max_tries, max_seconds
-        self.not_running = importlib.import_module(_RUN).RunNotRunningException
         self._methods = wire.calls(channel)
         # When the last headers were signed (time.time(), s), and the headers
         self._signed: tuple[float, tuple[tuple[str, Any], ...]] = -inf, ()
@@ -150,7 +152,7 @@ class Requests:
             ) from error
         match error.code():
             case grpc.StatusCode.PERMISSION_DENIED:
-                raise self.not_running from error
+                raise RunNotRunningError from error
             case grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", details)
                 self.end()
@@ -331,7 +333,7 @@ def connect(
             if authentication_keys is None:
                 requests.ask("RegisterNode", public_key=public)
             answer = requests.ask("ActivateNode", public_key=public, heartbeat_interval=protocol.HEARTBEAT)
-        except (Exception, requests.not_running) as error:
+        except Exception as error:
             _exit(error)
         node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
         heartbeat = wire.METHODS["SendNodeHeartbeat"].request(
@@ -354,13 +356,12 @@ def connect(
         channel.close()
 
 
-def _exit(error: BaseException) -> NoReturn:
+def _exit(error: Exception) -> NoReturn:
     """End the SuperNode, which could not connect, with a message that holds the reason."""
-    if not isinstance(error, Exception):  # Flower's RunNotRunningException, which has no text of its own
-        error = error.__cause__ or error
-    reason = str(error)
-    if isinstance(error, grpc.RpcError):
-        reason = error.details() or reason
+    cause = error.__cause__ if isinstance(error, RunNotRunningError) else error  # it has no text of its own
+    reason = str(cause)
+    if isinstance(cause, grpc.RpcError):
+        reason = cause.details() or reason
         with suppress(ValueError, KeyError, TypeError):  # else it is no error of Flower
             known = parse_json(reason)
             lines = f"[code: {known['code']}] {known['public_message']}", known.get("public_details")

@@ -31,6 +31,7 @@ from flwr.proto.message_pb2 import ObjectTree
 
 from deploy.fleet import protocol
 from deploy.fleet.supernode import bundles, transfers
+from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ PAUSE_SHARE = 0.05
 
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _CONFIG = "flwr.common.config"
-_RUN = "flwr.supercore.run"
 _APP = "flwr.app"
 
 
@@ -98,7 +98,6 @@ class Node:
         self._connection, self._state, self._node_config, self._trust = connected, state, node_config, trust
         self._store = state.object_store
         self._app = importlib.import_module(_APP)
-        self._not_running = importlib.import_module(_RUN).RunNotRunningException
         self._last_message = time.monotonic()
 
     def step(self) -> None:
@@ -106,7 +105,7 @@ class Node:
         asked = time.monotonic()
         try:
             received = self._connection.receive()
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("A run ended while its message was received: the message is ignored")
             received = None
         if received is None:
@@ -120,7 +119,7 @@ class Node:
         run_id, message_id = message.metadata.run_id, message.metadata.message_id
         try:
             self._fetch(message, tree, self._prepare(run_id))
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("Run %s is not running: message %s is ignored", run_id, message_id)
         except _UnfitError as error:
             getLogger("flwr").error("%s", error)
@@ -170,15 +169,15 @@ class Node:
             self._state.store_message(message)  # wakes the executor
             transfers.pull(names, partial(self._connection.pull_object, run_id), self._store.put)
             self._connection.confirm(run_id, message_id)
-        except BaseException as error:  # Flower's RunNotRunningException is no Exception
+        except BaseException as error:
             self._state.delete_messages(message_ids=[message_id])
             self._store.delete(message_id)
             details = f"The message was not received: {error}"
             self._state.finish_task(task, sub_status="failed", details=details)
-            if not isinstance(error, Exception):
+            if isinstance(error, RunNotRunningError) or not isinstance(error, Exception):
                 raise
             # If this fails, the SuperLink delivers the message again.
-            with suppress(Exception, self._not_running):
+            with suppress(Exception):
                 self._connection.confirm(run_id, message_id)
             raise _UnfitError(protocol.MESSAGE_UNAVAILABLE, details) from error
         getLogger("flwr").info("Received successfully")
@@ -237,7 +236,7 @@ class Node:
                 partial(self._connection.push_object, run_id, session),
             )
             getLogger("flwr").info("Sent successfully")
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("Run %s is not running: the reply %s is ignored", run_id, message_id)
         except Exception as error:  # the next message may be answered
             getLogger("flwr").error("Failed to send message %s: %s", message_id, error)

@@ -91,10 +91,23 @@ def test_edges(name, scores, k, scale):
             assert drawn.clients.size == min(k, np.count_nonzero(scores))
 
 
+@pytest.mark.parametrize("n", [3, WHOLE + 1])
+@pytest.mark.parametrize("score", [0.0, np.nan, np.inf])
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_positive_score_nobody_can_be_drawn(name):
-    with pytest.raises(ValueError, match=r"sum 0|positive"):
-        draw(name, np.zeros(3), 1, np.random.default_rng(0))
+def test_scores_must_be_finite_and_not_all_0(name, score, n):
+    with pytest.raises(ValueError, match=f"scores have sum {score}"):
+        draw(name, np.full(n, score), 1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", ["independent", "stratified"])
+def test_repeated_draws_of_many_clients_are_those_of_the_whole_running_sum(name):
+    scores = np.random.default_rng(12).lognormal(size=3 * WHOLE + 100)
+    drawn = draw(name, scores, 200, np.random.default_rng(13))
+    shares = np.random.default_rng(13).random(200)
+    targets = shares if name == "independent" else (np.arange(200) + shares) / 200
+    expected = np.searchsorted(scores.cumsum(), targets * scores.sum(), side="right")
+    assert drawn.clients.tolist() == list(dict.fromkeys(expected.tolist()))
+    np.testing.assert_allclose(drawn.importance, drawn.counts * scores.sum() / (200 * scores[drawn.clients]))
 
 
 def test_an_unknown_name_is_refused():
