@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LOG = 64 * 1024 * 1024  # bytes of the log after which SQLite copies changed pages into the file
 _PAGE = 4096  # bytes of a page of the database
-_MIXIN = "flwr.supercore.sql_mixin"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _VALIDATOR = "flwr.server.utils.validator"
@@ -42,9 +41,15 @@ def write_less() -> None:
     FAST, it does so only in pages that it writes anyway. The content that stays in the file is no secret from
     those who can read the file: they could also have read it before it was deleted.
     """
-    pragmas = importlib.import_module(_MIXIN).SQLITE_PRAGMAS
-    own = (("wal_autocheckpoint", str(LOG // _PAGE)), ("secure_delete", "FAST"))
-    replace(_MIXIN, SQLITE_PRAGMAS=(*pragmas, *own))
+    from sqlalchemy import Engine, event  # not at the top: of this module's importers, only this needs it
+
+    if not event.contains(Engine, "connect", _connected):
+        event.listen(Engine, "connect", _connected)
+
+
+def _connected(connection: Any, _: Any) -> None:
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG // _PAGE}")
+    connection.execute("PRAGMA secure_delete = FAST")
 
 
 def hand_over(duties: Duties) -> Callable[[], Any]:

@@ -2,12 +2,11 @@
 
 A method of `FleetService` gets a request that the front door has admitted. It reads from top to bottom: the
 request is checked, answered from the SuperLink's state, and noted. A request that is held is answered with a
-`Later`. Only a run and its app are looked up by Flower's own handlers.
+`Later`.
 """
 
 from __future__ import annotations
 
-import importlib
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import grpc
 from deploy.fleet import errors, wire
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.presence import FOREVER
-from deploy.fleet.errors import RequestRefused
+from deploy.fleet.errors import FleetError, RequestRefused
 from deploy.fleet.use import Use
 from deploy.flower.deferred_answers import after
 from deploy.flower.patches.shared import remembered
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from deploy.fleet.front_door import FrontDoor
 
 SHORTEST, LONGEST = 10, 1800  # s between two heartbeats of a node, as in Flower
-HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
 
 
 class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -44,7 +42,6 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     ) -> None:
         self._states, self._duties, self._replies = state_factory, duties, replies
         self._door, self._enrolment = door, enrolment
-        self._flower = importlib.import_module(HANDLERS)
         self._why_not_running = remembered(lambda run: state_factory.state().why_not_running(run))
         answers = {
             "RegisterNode": self.register_node,
@@ -72,11 +69,11 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def register_node(self, request: Any, node: int, context: Any) -> Any:
         """Refuse a registration: only the operator and invitations register nodes."""
-        raise errors.error(errors.REGISTRATION_DISABLED, "A registered SuperNode asked for a registration")
+        raise FleetError(errors.REGISTRATION_DISABLED, "A registered SuperNode asked for a registration")
 
     def unregister_node(self, request: Any, node: int, context: Any) -> Any:
         """Refuse an unregistration: only the operator unregisters nodes."""
-        raise errors.error(errors.UNREGISTRATION_DISABLED, f"node_id={request.node_id}")
+        raise FleetError(errors.UNREGISTRATION_DISABLED, f"node_id={request.node_id}")
 
     def activate_node(self, request: Any, node: int, context: Any) -> Any:
         """Mark a node as online."""
@@ -84,14 +81,14 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._duties.presence.wait_for_end(node)
         _check_interval(request.heartbeat_interval)
         if not self._states.state().activate(node, request.heartbeat_interval):
-            raise errors.error(errors.NOT_ACTIVATED, f"SuperNode {node} could not be activated: it is online")
+            raise FleetError(errors.NOT_ACTIVATED, f"SuperNode {node} could not be activated: it is online")
         getLogger("flwr").info("[Fleet.ActivateNode] Activated node_id=%s", node)
         return wire.METHODS["ActivateNode"].response(node_id=node)
 
     def deactivate_node(self, request: Any, node: int, context: Any) -> Any:
         """Mark a node as offline."""
         if not self._states.state().go_offline(node):
-            raise errors.error(errors.NOT_DEACTIVATED, f"SuperNode {node} is not online")
+            raise FleetError(errors.NOT_DEACTIVATED, f"SuperNode {node} is not online")
         getLogger("flwr").info("[Fleet.DeactivateNode] Deactivated node_id=%s", node)
         return wire.METHODS["DeactivateNode"].response()
 
@@ -210,19 +207,34 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _check_run(self, run_id: int, node: int, details: str | None = None) -> None:
         """Refuse a request for a run that is not running, which is looked up once in `LOOK` seconds."""
         if reason := self._why_not_running(run_id):
-            raise errors.error(errors.NOT_RUNNING, f"SuperNode {node}, exception: {reason}", details)
+            raise FleetError(errors.NOT_RUNNING, f"SuperNode {node}, exception: {reason}", details)
 
     def get_run(self, request: Any, node: int, context: Any) -> Any:
-        """Describe a run."""
-        return self._flower.get_run(request, self._states.state())
+        """Describe a run, as far as its nodes need to know."""
+        self._check_run(request.run_id, node)
+        return wire.METHODS["GetRun"].response(run=self._run_of(request.run_id, node, errors.NO_RUN))
 
     def get_fab(self, request: Any, node: int, context: Any) -> Any:
         """Return a run's app."""
-        return self._flower.get_fab(request, self._states.state())
+        self._check_run(request.run_id, node)
+        run = self._run_of(request.run_id, node, errors.NO_APP)
+        fab = self._states.state().get_fab(run.fab_hash) if run.fab_hash == request.hash_str else None
+        if fab is None:
+            raise FleetError(errors.NO_APP, f"Run {run.run_id} has no app with the hash {request.hash_str}")
+        answer = wire.METHODS["GetFab"].response()
+        answer.fab.hash_str, answer.fab.content = fab.hash_str, fab.content
+        answer.fab.verifications.update(fab.verifications)
+        return answer
+
+    def _run_of(self, run_id: int, node: int, error: int) -> Any:
+        run = self._states.state().run_for(node, run_id)
+        if run is None:
+            raise FleetError(error, f"SuperNode {node} is not in the federation of run {run_id}")
+        return run
 
 
 def _check_interval(seconds: float) -> None:
     """Refuse a heartbeat that announces the next one too soon or too late."""
     if not SHORTEST <= seconds <= LONGEST:
         text = f"Heartbeat interval {seconds} is out of bounds [{SHORTEST}, {LONGEST}]."
-        raise errors.error(errors.BAD_INTERVAL, text)
+        raise FleetError(errors.BAD_INTERVAL, text)

@@ -13,6 +13,7 @@ heartbeat takes 4.3 ms in Flower, .8 ms here). The other statements for nodes ar
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import timedelta
 from logging import getLogger
@@ -24,6 +25,7 @@ from flwr.proto.error_pb2 import Error
 from flwr.proto.message_pb2 import Message as WireMessage
 from flwr.proto.message_pb2 import Metadata, ObjectTree
 from flwr.proto.recorddict_pb2 import RecordDict
+from flwr.proto.run_pb2 import Run
 from flwr.server.superlink.linkstate import SqlLinkState
 from sqlalchemy.exc import IntegrityError
 
@@ -72,6 +74,11 @@ _LOCK_RUN = (
     "RETURNING federation_id"
 )
 _FEDERATIONS = f"SELECT run_id, federation_id FROM run WHERE run_id {AMONG}"
+_RUN = (
+    "SELECT federation_id, fab_id, fab_version, fab_hash, override_config, series_id FROM run "
+    "WHERE run_id = ?"
+)
+_KINDS = {bool: "bool", float: "double", int: "sint64", str: "string"}  # the fields of Scalar
 _IS_NODE = "SELECT 1 FROM node WHERE node_id = ? AND status IN ('online', 'offline')"
 _STORE = f"INSERT INTO {{}} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
 _STORE_MESSAGE = _STORE.format("message_ins") + " ON CONFLICT (message_id) DO NOTHING"
@@ -314,6 +321,21 @@ class FewStatements(SqlLinkState):
         if len(valid) < len(rows):
             self.delete_messages({row["message_id"] for row in rows} - {row["message_id"] for row in valid})
         return valid
+
+    def run_for(self, node_id: int, run_id: int) -> Any:
+        """Return what a node may know of a run (Run of `flwr.proto`).
+
+        None if there is no such run, or the node is not in its federation.
+        """
+        found = self.rows(_RUN, (signed(run_id),))
+        if not found or not self._federations.has_node(node_id, found[0][0]):
+            return None
+        federation, app, version, digest, settings, series = found[0]
+        run = Run(run_id=run_id, fab_id=app, fab_version=version, fab_hash=digest, federation=federation)
+        run.series_id, run.status.status = unsigned(series or 0), "running"
+        for name, value in json.loads(settings or "{}").items():
+            setattr(run.override_config[name], _KINDS[type(value)], value)
+        return run
 
     # --- nodes -------------------------------------------------------------------------------------------
 

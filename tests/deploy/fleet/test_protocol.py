@@ -8,11 +8,13 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore import constant as core
 from flwr.supercore import utils
+from flwr.supercore.error import ApiErrorCode
+from flwr.supercore.error.catalog import API_ERROR_MAP
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from flwr.supercore.primitives import asymmetric
 from numpy import zeros
 
-from deploy.fleet import protocol
+from deploy.fleet import errors, protocol
 
 
 def test_the_numbers_and_names_are_flowers() -> None:
@@ -28,6 +30,17 @@ def test_the_numbers_and_names_are_flowers() -> None:
     assert constant.ACCESS_TOKEN_KEY == protocol.ACCESS_TOKEN
     assert core.TASK_TOKEN_HEADER == protocol.TASK_TOKEN
     assert constant.AuthnType.OIDC == "oidc"
+
+
+def test_the_errors_are_those_of_flowers_catalogue() -> None:
+    statuses = {412: "FAILED_PRECONDITION", 400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED"}
+    for code, (status, message) in errors.ERRORS.items():
+        known = API_ERROR_MAP[code]
+        assert (statuses[known.http_status_code], known.public_message) == (status, message)
+    codes = ApiErrorCode
+    assert errors.NOT_ACTIVATED == codes.FLEET_NODE_ACTIVATION_FAILED
+    assert errors.NOT_RUNNING == codes.FLEET_RUN_STATUS_NOT_ALLOWED
+    assert errors.REGISTRATION_DISABLED == codes.FLEET_SUPERNODE_REGISTRATION_DISABLED
 
 
 @pytest.mark.parametrize("number", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.common.constant import Status
+from flwr.common.constant import NOOP_FLWR_AID, Status
+from flwr.common.serde import run_from_proto, run_to_proto
 from flwr.proto.message_pb2 import Message as WireMessage
 from flwr.proto.message_pb2 import Metadata as WireMetadata
 from flwr.proto.message_pb2 import ObjectTree
@@ -216,6 +217,29 @@ def test_why_a_run_takes_no_requests_is_told_as_by_flower(
     assert cohort.why_not_running(run + 1) == "Run is unknown."
 
 
+def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLinkState) -> None:
+    node = cohort.create_node(NOOP_FLWR_AID, "name", b"key", 0.0)
+    assert cohort.activate(node, 30.0)
+    settings = {"a": 1, "b": 0.5, "c": "text", "d": True}
+    run = cohort.create_run("a/b", "1", "hash", settings, NOOP_FEDERATION_ID, None, "x", TaskType.SERVER_APP)  # type: ignore[arg-type]
+    (stored,) = cohort.get_run_info(run_ids=[run])
+    found, known = run_from_proto(cohort.run_for(node, run)), run_from_proto(run_to_proto(stored))
+    for name in (
+        "run_id",
+        "fab_id",
+        "fab_version",
+        "fab_hash",
+        "override_config",
+        "federation_id",
+        "series_id",
+    ):
+        assert getattr(found, name) == getattr(known, name), name
+    assert found.override_config == settings
+    assert cohort.run_for(node, run + 1) is None
+    cohort._federations.has_node = lambda *_: False  # type: ignore[method-assign]
+    assert cohort.run_for(node, run) is None
+
+
 def test_a_request_for_the_progress_of_replies_is_no_request_for_an_object(cohort: CohortLinkState) -> None:
     name = f"{upload_progress.ASKED}a;b"
     assert cohort.get_object(RUN, name) == b"{}"  # before the Fleet API starts
@@ -236,7 +260,6 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, duties: Called) -> None:
     for module, name in (
         (main, "get_objectstore_linkstate_factories"),
         (importlib.import_module(factories._VALIDATOR), "now"),
-        (importlib.import_module("flwr.supercore.sql_mixin"), "SQLITE_PRAGMAS"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     factories.hand_over(duties)

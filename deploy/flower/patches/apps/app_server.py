@@ -20,6 +20,7 @@ NumPy's and Python's global generators are seeded anew in each message, unless t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import importlib
@@ -45,7 +46,6 @@ WANTED, READY = b"bundle\n", b"ready\n"
 REFUSED = b"refused "  # begins the line "the app cannot be forked"; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
-_PROGRAM = "flwr.supernode.cli.flwr_clientapp"
 
 
 class _Unfit(Exception):  # noqa: N818
@@ -120,8 +120,7 @@ def _ended_with(end: socket.socket) -> Any:
 def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[Any, Callable[[], None]]:
     """Import an app. Return it, and a function that seeds the global generators in a forked process."""
     clientapps = importlib.import_module(_CLIENTAPP)
-    clientapps.install_from_fab(bundle, skip_prompt=True)
-    folder = str(clientapps.get_project_dir(fab_id, version, digest))
+    folder = str(clientapps.install_from_fab(bundle, skip_prompt=True))
     load = clientapps.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
     with _Randomness(folder) as randomness:
         app = load(fab_id, version, digest)
@@ -139,10 +138,9 @@ def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[An
 
 def _warm_up() -> None:
     """Fill caches, such as those of regular expressions, which otherwise each message would fill."""
-    program = importlib.import_module(_PROGRAM)
-    parser = program._parse_args_run_flwr_clientapp()
-    parser.parse_args(["--token", "", "--insecure", "--parent-pid", "1"])
-    replace(_PROGRAM, _parse_args_run_flwr_clientapp=lambda: parser)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--token", type=str, required=True, help="a token")
+    parser.parse_args(["--token", ""])
     flwr = importlib.import_module("flwr.app")
     arrays = flwr.ArrayRecord([sys.modules["numpy"].zeros(1, "float32")])
     others = {"metrics": flwr.MetricRecord({"a": 1.0}), "config": flwr.ConfigRecord({"a": 1})}
