@@ -147,7 +147,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             if not self._duties.delivered.has(node, one.object_id, state):
                 one.object_id = ""  # which is no object: a node must not learn which others exist
             self._check_run(one.run_id, node, f"Object_id: {one.object_id}")
-            content = state.get_object(one.run_id, one.object_id)
+            content = state.objects.get(one.object_id)
             if content:
                 state.note_use(one.run_id, Use(sent=len(content)))
             found = {"object_found": content is not None, "object_available": bool(content)}

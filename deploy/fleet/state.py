@@ -10,7 +10,6 @@ This module imports Flower's private modules, so only `factories` imports it, in
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from deploy.fleet.storage.clock_jumps import ClockJumps
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.transactions import TakesTurns
 from deploy.fleet.use import Traffic, Use
-from deploy.flower.patches.apps.upload_progress import asked_messages
 from deploy.flower.patches.shared import LOOK, remembered
 
 if TYPE_CHECKING:
@@ -144,13 +142,6 @@ class CohortLinkState(TakesTurns, FewStatements):
             if not deliveries.is_expected(self, session_id, object_id):
                 return False
         return False
-
-    def get_object(self, run_id: int, object_id: str) -> bytes | None:
-        """Return the content of an object, or how much of some replies has arrived (`upload_progress`)."""
-        messages = asked_messages(object_id)
-        if messages is not None:
-            return json.dumps(dict(self.received(run_id, messages))).encode()
-        return super().get_object(run_id, object_id)
 
     # --- nodes -------------------------------------------------------------------------------------------
 

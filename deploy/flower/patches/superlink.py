@@ -17,6 +17,7 @@ from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.duties import duties
 from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches.app_starts import fork_apps
+from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import SuperExecThread
 
@@ -43,6 +44,7 @@ def patch() -> None:
     state = factories.hand_over(duties)
     duties.held.hold_for_apps(handlers)
     joined_objects.answer_apps(handlers)
+    upload_progress.answer_apps(handlers)
 
     # When the SuperLink ends, Flower waits for all requests. A program that follows a run's log has a request
     # under way until the run ends.

@@ -1,7 +1,6 @@
 """The SuperLink's state calls its duties, and Flower's app gets this state."""
 
 import importlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,6 @@ from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.use import Use
-from deploy.flower.patches.apps import upload_progress
 from tests.support.states import made
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
@@ -107,7 +105,7 @@ def test_only_an_object_that_was_stored_is_announced(
     assert duties.calls == []
     assert cohort.store_object(RUN, session, name, content)
     assert duties.calls == [("held", session, name)]
-    assert cohort.get_object(RUN, name) == content
+    assert cohort.objects.get(name) == content
 
 
 def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_its_own(
@@ -240,14 +238,6 @@ def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLi
     assert cohort.run_for(node, run) is None
 
 
-def test_a_request_for_the_progress_of_replies_is_no_request_for_an_object(cohort: CohortLinkState) -> None:
-    name = f"{upload_progress.ASKED}a;b"
-    assert cohort.get_object(RUN, name) == b"{}"  # before the Fleet API starts
-    cohort.received = lambda run, messages: dict.fromkeys(sorted(messages), run)
-    assert json.loads(cohort.get_object(RUN, name) or b"") == {"a": RUN, "b": RUN}
-    assert cohort.get_object(RUN, "a") is None
-
-
 # --- how Flower's app gets the state --------------------------------------------------------------------
 
 
@@ -294,7 +284,7 @@ def test_a_superlink_without_a_database_does_not_start() -> None:
 
 CALLED_BY_FLOWER = {
     *("store_message_and_object_tree", "get_message_ins", "get_message_res", "delete_messages"),
-    *("start_session", "store_object", "get_object", "delete_node", "session", "initialize"),
+    *("start_session", "store_object", "delete_node", "session", "initialize"),
     *("finish_task", "get_task_by_token", "_cleanup_expired_task_tokens"),
 }
 
