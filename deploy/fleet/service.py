@@ -142,11 +142,11 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def pull_object(self, request: Any, node: int, context: Any) -> Any:
         """Return one or several objects of messages that were delivered to the node."""
         state = self._states.state()
+        self._check_run(request.run_id, node, f"Object_id: {request.object_id}")
 
         def pull(one: Any) -> Any:
             if not self._duties.delivered.has(node, one.object_id, state):
                 one.object_id = ""  # which is no object: a node must not learn which others exist
-            self._check_run(one.run_id, node, f"Object_id: {one.object_id}")
             content = state.objects.get(one.object_id)
             if content:
                 state.note_use(one.run_id, Use(sent=len(content)))
@@ -187,9 +187,9 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Store one or several objects of a reply."""
         self._replies.check_object(request, node)
         state = self._states.state()
+        self._check_run(request.run_id, node, f"Object_id: {request.object_id}")  # not in the transaction
 
         def push(one: Any) -> Any:
-            self._check_run(one.run_id, node, f"Object_id: {one.object_id}")
             what = one.session_id, one.object_id, one.object_content
             stored = state.store_object(one.run_id, *what)
             if stored:
