@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.supercore import sql_mixin
 
-from deploy.fleet import state
+from deploy.fleet import state, use
 from deploy.fleet.supernode import connection, node
 from deploy.flower.patches import retries, shared
 from tests.support.fleet import App, Node, SuperLink
@@ -84,6 +84,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
-    for module in (connection, node, retries, shared, state):
+    for module in (connection, node, retries, shared, state, use):
         monkeypatch.setattr(module, "time", time)
     return clock
