@@ -11,6 +11,7 @@ import pytest
 from flwr.supercore import sql_mixin
 
 from deploy.fleet import state, use
+from deploy.fleet.duties import presence
 from deploy.fleet.supernode import connection, node
 from deploy.flower.patches import retries, shared
 from tests.support.fleet import App, Node, SuperLink
@@ -39,6 +40,22 @@ def _migrated_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(sql_mixin, "run_migrations", run)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_presence_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The threads of a test's own duties mark no node and log nothing once the test is over."""
+    made: list[presence.Presence] = []
+    init = presence.Presence.__init__
+
+    def remember(self: presence.Presence, *given: Any) -> None:
+        init(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(presence.Presence, "__init__", remember)
+    yield
+    for each in made:
+        each._closing = True
 
 
 def _version_of(database: Any) -> Any:

@@ -538,6 +538,15 @@ def test_how_many_replies_are_enough(counts: list[int], k: int, quorum: int, eno
     assert enough_replies(chosen, k, quorum) == enough
 
 
+def test_the_state_has_all_parts() -> None:
+    rounds = logic(m=6, k=3, name="adaptive-osmd", guard=True, correction="rates", variates=FedVARP())
+    for number in (1, 2):
+        chosen = rounds.choose(rounds.open(number))
+        rounds.finish(chosen, {"w": np.ones(3)}, [Reply({"w": np.zeros(3)})] * chosen.selection.clients.size)
+    state = rounds.state_dict()
+    assert {name.partition("/")[0] for name in state} == {"selector", "guard", "responses", "variates"}
+
+
 def test_a_state_with_unknown_parts_is_refused() -> None:
     state = logic(correction="rates").state_dict()
     with pytest.raises(ValueError, match="'responses/asked': must have entries of selector only"):
