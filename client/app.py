@@ -1,6 +1,6 @@
 """The ClientApp: its message handlers for status, polls, training and evaluation."""
 
-from logging import INFO
+from logging import getLogger
 from math import isfinite, sqrt
 from time import monotonic
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common import log
 
 import tasks
 from strategies import extensions
@@ -306,7 +305,7 @@ def _status(mine: LocalData, context: Context) -> Report:
 def _is_available(context: Context) -> bool:
     reason = why_unavailable(context.node_config)
     if reason is not None:
-        log(INFO, "Not available: %s", reason)
+        getLogger("flwr").info("Not available: %s", reason)
     return reason is None
 
 

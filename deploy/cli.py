@@ -14,6 +14,7 @@ import click
 import typer
 from rich.console import Console
 
+from deploy.check.command import check
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation, check_batched
 from deploy.engines.engine import EngineError
@@ -110,6 +111,7 @@ cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=
 cli.add_typer(client, name="client")
 cli.add_typer(server, name="server")
 cli.command()(page)
+cli.command(cls=_Once)(check)
 cli.command(cls=_Once)(sweep)
 
 

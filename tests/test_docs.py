@@ -4,6 +4,7 @@ import re
 import runpy
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -75,6 +76,7 @@ def test_every_line_of_the_security_tables_has_a_test() -> None:
         assert f"def {named[2]}(" in (ROOT / named[1]).read_text(), row
 
 
+results = cache(read)
 FIGURE = re.compile(r"(-?[\d.]+)(?: %)?<!-- ([\w.-]+) \| (.+?) \| (.+?) -->")
 
 
@@ -86,7 +88,7 @@ def test_a_figure_in_a_document_is_the_mean_of_its_cell(page: Path) -> None:
     marked = FIGURE.findall(text)
     assert len(marked) == text.count("<!-- ")
     for shown, name, row, column in marked:
-        found = read()[name]
+        found = results()[name]
         assert isinstance(found, Recorded), name
         decimals = len(shown.partition(".")[2])
         assert float(shown) == round(fmean(found.values(row, column)), decimals), (name, row, column)

@@ -10,12 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # A room may import the rooms of the rows above its own.
-ROOMS = (
-    ("strategies", "tasks"),
-    ("client", "server", "simulation"),
-    ("deploy",),
-    ("benchmarks",),
-)
+ROOMS = (("strategies", "tasks"), ("client", "server", "simulation"), ("deploy",), ("benchmarks",))
 # Inside strategies/: a folder or module may import those of the rows above its own.
 STRATEGIES = (
     ("numerics", "results_file", "json_text"),
@@ -35,7 +30,7 @@ DEPLOY = (
     ("json_text", "option_types", "processes"),
     ("tls",),
     ("flower",),
-    ("device", "engines"),
+    ("check", "device", "engines"),
     ("runs",),
     ("page", "sweeps"),
     ("metrics",),

@@ -8,15 +8,15 @@ What happens to a request, from the socket to the database:
 3. `front_door`: in one of the `threads`, the headers are checked (key, budget, signature, time), and only
    then is the body read, whose bytes count too (`budgets`).
 4. `service`: a method for each kind of request calls, from top to bottom, what checks the request
-   (`admission`), Flower's handler, which knows nothing of gRPC, and what notes the answer. Of the `duties`,
+   (`admission`), the state, and what notes the answer (`use` adds up the bytes). Of the `duties`,
    `deliveries` delivers a lost message again, `held_requests` holds a request for messages until there is
    one, `presence` holds heartbeats and notices nodes that leave, `joined_objects` answers for several.
-5. `state`: the handler reads and writes the SuperLink's state. This is Flower's, and calls the `duties`,
-   which it shares with the service, when a message, an object or a node comes or goes. `storage` holds its
-   statements.
+5. `state`: the SuperLink's state, a subclass of Flower's, which Flower's own APIs use too. It calls the
+   `duties`, which it shares with the service, when a message, an object or a node comes or goes. `storage`
+   holds its statements.
 6. `errors`: an error becomes a gRPC status and a text.
 
-`wire` is the contract with the devices. On a device (`supernode`), `node` is the SuperNode's loop,
-`connection` sends its requests, `bundles` checks which app it runs, and `transfers` fetches and sends a
-message's objects.
+`wire` is the contract with the devices, and `protocol` holds its numbers, keys and objects. On a device
+(`supernode`), `node` is the SuperNode's loop, `connection` sends its requests, `bundles` checks which app it
+runs, and `transfers` fetches and sends a message's objects.
 """

@@ -1,8 +1,7 @@
-"""Translates Flower's errors into what a node receives: a gRPC status and a text."""
+"""What a node receives for an error: a gRPC status, and a text that SuperNodes of all versions know."""
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,21 +10,33 @@ from typing import Any
 
 import grpc
 
-_CATALOG = "flwr.supercore.error.catalog"
-_ERRORS = "flwr.supercore.error"
 INTERNAL = "Internal server error."  # in place of the details of an unexpected error
-# What Flower answers over HTTP, and the gRPC status with the same meaning. SuperNodes give up a reply after
-# PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.
-_STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
-    412: "FAILED_PRECONDITION",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
+# The codes of errors in Flower's catalogue, and what a node receives for each. SuperNodes give up a reply
+# after PERMISSION_DENIED, end after UNAUTHENTICATED, and try again after UNAVAILABLE.
+REGISTRATION_DISABLED, UNREGISTRATION_DISABLED, BAD_INTERVAL = 2001, 2002, 2003
+NOT_ACTIVATED, NOT_DEACTIVATED, NOT_RUNNING, NO_RUN, NO_APP = 2004, 2005, 2007, 2008, 2009
+_AUTHENTICATED = "SuperNode authentication is enabled. All SuperNodes must be {} via the CLI."
+ERRORS = {
+    REGISTRATION_DISABLED: ("FAILED_PRECONDITION", _AUTHENTICATED.format("registered")),
+    UNREGISTRATION_DISABLED: ("FAILED_PRECONDITION", _AUTHENTICATED.format("unregistered")),
+    BAD_INTERVAL: ("INVALID_ARGUMENT", "Invalid heartbeat interval."),
+    NOT_ACTIVATED: ("FAILED_PRECONDITION", "Failed to activate SuperNode."),
+    NOT_DEACTIVATED: ("FAILED_PRECONDITION", "Failed to deactivate SuperNode."),
+    NOT_RUNNING: ("PERMISSION_DENIED", "The current run status does not allow this Fleet API operation."),
+    NO_RUN: ("PERMISSION_DENIED", "Failed to get run."),
+    NO_APP: ("PERMISSION_DENIED", "Failed to get FAB."),
 }
+
+
+class FleetError(Exception):
+    """A request cannot be answered. `code` is one of `ERRORS`, `text` is for the server's log.
+
+    `details`: what else the node may know.
+    """
+
+    def __init__(self, code: int, text: str, details: str | None = None) -> None:
+        super().__init__(text)
+        self.code, self.details = code, details
 
 
 class RequestRefused(Exception):  # noqa: N818
@@ -42,16 +53,11 @@ class RequestRefused(Exception):  # noqa: N818
         self.answer = answer or reason
 
 
-def translation(code: int, details: Any = None) -> tuple[grpc.StatusCode, str]:
-    """Return the status and the text that a node receives for an error of Flower.
-
-    `code`: the code of the error, one of Flower's `ApiErrorCode`. `details`: what else the node may know, as
-    JSON.
-    """
-    known = importlib.import_module(_CATALOG).API_ERROR_MAP.get(code)
-    status = grpc.StatusCode[_STATUS.get(known.http_status_code, "INTERNAL") if known else "INTERNAL"]
-    message = known.public_message if known else INTERNAL
-    return status, json.dumps({"code": int(code), "public_message": message, "public_details": details})
+def translation(code: int, details: str | None = None) -> tuple[grpc.StatusCode, str]:
+    """Return the status and the text, as JSON, that a node receives for an error of `ERRORS`."""
+    status, message = ERRORS[code]
+    text = json.dumps({"code": code, "public_message": message, "public_details": details})
+    return grpc.StatusCode[status], text
 
 
 @contextmanager
@@ -60,14 +66,13 @@ def translated(context: Any, method: str) -> Iterator[None]:
 
     `RequestRefused` passes through.
     """
-    flower_error = importlib.import_module(_ERRORS).FlowerError
     try:
         yield
     except RequestRefused:
         raise
-    except flower_error as error:
-        getLogger("flwr").error("[%s][ApiError:%s] %s", method, error.code, error.message)
-        context.abort(*translation(error.code, error.public_details))
+    except FleetError as error:
+        getLogger("flwr").error("[%s][ApiError:%s] %s", method, error.code, error)
+        context.abort(*translation(error.code, error.details))
     except Exception as error:
         if context.code() not in (None, grpc.StatusCode.OK):  # the request was aborted before
             raise

@@ -10,30 +10,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet.storage.clock_jumps import MISSED_HEARTBEATS
 from deploy.flower.commands import NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deploy.fleet.duties.duties import Duties
-
-MISSED_HEARTBEATS = 4
-"""A ServerApp counts as dead after this many times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
-
-A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
-to `shared.FAILING` s."""
 
 LOG = 64 * 1024 * 1024  # bytes of the log after which SQLite copies changed pages into the file
 _PAGE = 4096  # bytes of a page of the database
-_MIXIN = "flwr.supercore.sql_mixin"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
-_LINK_STATE = "flwr.server.superlink.linkstate"
-_OBJECTS = "flwr.supercore.object_store"
 _VALIDATOR = "flwr.server.utils.validator"
 _STATE = "deploy.fleet.state"
 _STORE = "deploy.fleet.storage.objects"
-_MESSAGES = "deploy.fleet.storage.messages"
-_IN_MEMORY = "flwr.supercore.constant:FLWR_IN_MEMORY_DB_NAME"
 
 
 def write_less() -> None:
@@ -49,31 +41,41 @@ def write_less() -> None:
     FAST, it does so only in pages that it writes anyway. The content that stays in the file is no secret from
     those who can read the file: they could also have read it before it was deleted.
     """
-    pragmas = importlib.import_module(_MIXIN).SQLITE_PRAGMAS
-    own = (("wal_autocheckpoint", str(LOG // _PAGE)), ("secure_delete", "FAST"))
-    replace(_MIXIN, SQLITE_PRAGMAS=(*pragmas, *own))
+    from sqlalchemy import Engine, event  # not at the top: of this module's importers, only this needs it
+
+    if not event.contains(Engine, "connect", _connected):
+        event.listen(Engine, "connect", _connected)
 
 
-def hand_over(duties: Duties) -> None:
-    """Let the SuperLink's app use this project's state, which calls `duties`."""
+def _connected(connection: Any, _: Any) -> None:
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG // _PAGE}")
+    connection.execute("PRAGMA secure_delete = FAST")
+
+
+def hand_over(duties: Duties) -> Callable[[], Any]:
+    """Let the SuperLink's app use this project's state, which calls `duties`.
+
+    Returns a function that gives the state, as soon as the app has made it.
+    """
     write_less()
-    replace(_CORE_STATE, OBJECT_PUSH_SESSION_TTL_SECONDS=importlib.import_module(_MESSAGES).LONGEST_PART)
+    handed = list[Factory]()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=MISSED_HEARTBEATS)
 
     def factories(database: str, federation_manager: Any) -> tuple[Any, Any]:
-        stores, states = make(database, federation_manager, duties)
-        replace(_VALIDATOR, now=states.state().clock_jumps.now_for_messages)
-        return stores, states
+        made = make(database, federation_manager, duties)
+        replace(_VALIDATOR, now=made.state().clock_jumps.now_for_messages)
+        handed.append(made)
+        return made, made
 
     replace(_APP, get_objectstore_linkstate_factories=factories)
+    return lambda: handed[-1].state()
 
 
-def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, Any]:
-    """Return an ObjectStoreFactory and a LinkStateFactory, which hold this project's store and state."""
+def make(database: str, federation_manager: Any, duties: Duties) -> Factory:
+    """Return a factory that holds this project's store and state."""
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
 
-    module, _, name = _IN_MEMORY.partition(":")
-    if database == getattr(importlib.import_module(module), name):
+    if database.startswith(":"):  # Flower's names for databases in memory
         raise SystemExit(f"{NO_START} it needs --database")
     store = importlib.import_module(_STORE).CohortObjectStore(database)
     try:
@@ -83,13 +85,25 @@ def make(database: str, federation_manager: Any, duties: Duties) -> tuple[Any, A
             f"{NO_START} a newer version has changed {database} ({error}): install that version again, or "
             "restore the backup that was made before (docs/upgrading.md)"
         ) from error
-    stores = importlib.import_module(_OBJECTS).ObjectStoreFactory(database)
-    stores.store_instance = store
     state = importlib.import_module(_STATE).CohortLinkState(database, federation_manager, store, duties)
     state.initialize()
-    states = importlib.import_module(_LINK_STATE).LinkStateFactory(database, federation_manager, stores)
-    states.state_instance = state
-    return stores, states
+    return Factory(store, state)
+
+
+class Factory:
+    """Gives Flower the store of objects and the state, as its own ObjectStoreFactory and LinkStateFactory."""
+
+    def __init__(self, store: Any, state: Any) -> None:
+        self._store, self._state = store, state
+        self.objectstore_factory = self
+
+    def store(self) -> Any:
+        """Return the store of objects."""
+        return self._store
+
+    def state(self) -> Any:
+        """Return the state."""
+        return self._state
 
 
 def is_handed_over(state: Any) -> bool:

@@ -13,7 +13,6 @@ connection after a few requests with wrong signatures.
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from deploy.fleet import errors, wire
+from deploy.fleet import errors, protocol, wire
 from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.budgets import Budgets
 from deploy.fleet.errors import RequestRefused
@@ -58,10 +57,6 @@ CALL_SECONDS = 900.0  # s after which a request is cancelled if the node has not
 INTERVAL = 1.0  # s between two searches for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
 SPARE = 1024 * 1024  # bytes that an object may have beyond a chunk of an array
-
-_ERRORS = "flwr.supercore.error"
-_KEYS = "flwr.supercore.primitives.asymmetric"
-_DATE = "flwr.supercore.date"
 
 
 class _Waiting(NamedTuple):
@@ -216,7 +211,7 @@ class FrontDoor:
         time_stamp = headers.get(wire.TIME_STAMP)
         if not (isinstance(key, bytes) and isinstance(signature, bytes) and isinstance(time_stamp, str)):
             raise RequestRefused("Missing authentication metadata")
-        node: int | None = self._state_factory.state().get_node_id_by_public_key(key)
+        node: int | None = self._state_factory.state().node_of_key(key)
         if node is None:
             raise _unknown(method.name)
         if is_proven := self._gate.node(peer) == node:
@@ -297,7 +292,7 @@ class FrontDoor:
         if method.name == "ActivateNode":
             if request.public_key != key:
                 raise RequestRefused("Another node's key")
-        elif method.name != "RegisterNode":  # Flower itself refuses RegisterNode
+        elif method.name != "RegisterNode":  # which is refused to everybody
             stated = request.node.node_id if hasattr(request, "node") else request.node_id
             if stated != node:
                 raise RequestRefused("Invalid node ID")
@@ -325,9 +320,8 @@ class FrontDoor:
 
 def _check_signature(key: bytes, signature: bytes, time_stamp: str) -> None:
     """Refuse a request whose time stamp is not signed with the key."""
-    keys = importlib.import_module(_KEYS)
     try:
-        signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+        signed = protocol.is_signed(key, time_stamp.encode(), signature)
     except (TypeError, ValueError) as error:
         raise RequestRefused("Invalid timestamp") from error
     if not signed:
@@ -337,7 +331,7 @@ def _check_signature(key: bytes, signature: bytes, time_stamp: str) -> None:
 def _check_time(time_stamp: str) -> None:
     """Refuse a request whose time stamp is too old or in the future."""
     try:
-        age = (importlib.import_module(_DATE).now() - datetime.fromisoformat(time_stamp)).total_seconds()
+        age = (protocol.now() - datetime.fromisoformat(time_stamp)).total_seconds()
     except (TypeError, ValueError) as error:
         raise RequestRefused("Invalid timestamp") from error
     if not wire.NEWEST < age < wire.OLDEST:
@@ -352,13 +346,10 @@ def _unknown(method: str) -> RequestRefused:
 
     For ActivateNode and RegisterNode it contains the error code that SuperNodes and `deploy.device` expect.
     """
-    codes = importlib.import_module(_ERRORS).ApiErrorCode
-    code = {
-        "ActivateNode": codes.FLEET_NODE_ACTIVATION_FAILED,
-        "RegisterNode": codes.FLEET_SUPERNODE_REGISTRATION_DISABLED,
-    }.get(method)
+    known = {"ActivateNode": errors.NOT_ACTIVATED, "RegisterNode": errors.REGISTRATION_DISABLED}
+    code = known.get(method)
     reason = "No SuperNode found with the given public key"
     if code is None:
         return RequestRefused(reason)
     status, answer = errors.translation(code)
-    return RequestRefused(f"{reason} ({int(code)})", status.name, answer)
+    return RequestRefused(f"{reason} ({code})", status.name, answer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from deploy.fleet import factories
+from deploy.fleet import factories, protocol
 from deploy.fleet.admission.refusal_log import limit_lines, make_safe
 from deploy.fleet.admission.reply_admission import ReplyAdmission
 from deploy.fleet.duties import enrolment
@@ -30,17 +29,14 @@ from deploy.fleet.gate.connection_gate import Gate
 from deploy.fleet.service import FleetService
 from deploy.fleet.threads import Threads
 from deploy.flower.commands import NO_START
-from deploy.flower.patches.app_starts import start_program
 from deploy.flower.patches.guards.reply_size import check_setting
-from deploy.flower.patches.shared import like, replace
+from deploy.flower.patches.shared import replace
 from deploy.processes.file_limit import raise_file_limit
 
 ADDRESS = "--fleet-api-address"  # the option of the SuperLink whose value is HOST:PORT of the Fleet API
 STOP = 1.0  # s in which requests under way may finish when the SuperLink ends
 
-_SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _APP = "flwr.superlink.main"  # imported by Flower inside a function, after the program's start
-_CONSTANTS = "flwr.common.constant"
 
 
 def guard() -> None:
@@ -53,7 +49,6 @@ def guard() -> None:
     make_safe(getLogger("flwr"))
     limit_lines(getLogger("flwr"))
     raise_file_limit()
-    replace(_SUPERLINK, subprocess=like(subprocess, Popen=start_program))
     create = importlib.import_module(_APP).create_app
 
     @wraps(create)
@@ -118,7 +113,7 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{NO_START} it cannot listen on {address} ({error})") from error
     duties.presence.begin(state_factory.state())
-    largest = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + SPARE
+    largest = protocol.CHUNK + SPARE
     threads = Threads(BUSY)
     replies = ReplyAdmission(state_factory, gate.arrived, duties.delivered)
     door = FrontDoor(state_factory, gate, largest, replies, threads)

@@ -1,21 +1,22 @@
 """The Fleet API: what happens to each request, from its headers to the answer.
 
 A method of `FleetService` gets a request that the front door has admitted. It reads from top to bottom: the
-request is checked, answered by Flower's handler, which knows nothing of the transport, and noted. A request
-that is held is answered with a `Later`.
+request is checked, answered from the SuperLink's state, and noted. A request that is held is answered with a
+`Later`.
 """
 
 from __future__ import annotations
 
-import importlib
+from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import wire
+from deploy.fleet import errors, wire
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.presence import FOREVER
-from deploy.fleet.errors import RequestRefused
+from deploy.fleet.errors import FleetError, RequestRefused
+from deploy.fleet.use import Use
 from deploy.flower.deferred_answers import after
 from deploy.flower.patches.shared import remembered
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from deploy.fleet.duties.enrolment import Enrolment
     from deploy.fleet.front_door import FrontDoor
 
-HANDLERS = "flwr.superlink.servicer.fleet.fleet_handlers"
+SHORTEST, LONGEST = 10, 1800  # s between two heartbeats of a node, as in Flower
 
 
 class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -41,8 +42,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
     ) -> None:
         self._states, self._duties, self._replies = state_factory, duties, replies
         self._door, self._enrolment = door, enrolment
-        self._flower = importlib.import_module(HANDLERS)
-        self._statuses = RunStatuses(state_factory)
+        self._why_not_running = remembered(lambda run: state_factory.state().why_not_running(run))
         answers = {
             "RegisterNode": self.register_node,
             "ActivateNode": self.activate_node,
@@ -68,32 +68,41 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._door.handler(call, *self._methods[call.method])
 
     def register_node(self, request: Any, node: int, context: Any) -> Any:
-        """Refuse a registration, as Flower does if SuperNodes must authenticate."""
-        return self._flower.register_node(request, self._states.state(), True)
+        """Refuse a registration: only the operator and invitations register nodes."""
+        raise FleetError(errors.REGISTRATION_DISABLED, "A registered SuperNode asked for a registration")
 
     def unregister_node(self, request: Any, node: int, context: Any) -> Any:
-        """Refuse an unregistration, as Flower does if SuperNodes must authenticate."""
-        return self._flower.unregister_node(request, self._states.state(), True)
+        """Refuse an unregistration: only the operator unregisters nodes."""
+        raise FleetError(errors.UNREGISTRATION_DISABLED, f"node_id={request.node_id}")
 
     def activate_node(self, request: Any, node: int, context: Any) -> Any:
         """Mark a node as online."""
         with self._door.waiting(context, node):
             self._duties.presence.wait_for_end(node)
-        return self._flower.activate_node(request, self._states.state())
+        _check_interval(request.heartbeat_interval)
+        if not self._states.state().activate(node, request.heartbeat_interval):
+            raise FleetError(errors.NOT_ACTIVATED, f"SuperNode {node} could not be activated: it is online")
+        getLogger("flwr").info("[Fleet.ActivateNode] Activated node_id=%s", node)
+        return wire.METHODS["ActivateNode"].response(node_id=node)
 
     def deactivate_node(self, request: Any, node: int, context: Any) -> Any:
         """Mark a node as offline."""
-        return self._flower.deactivate_node(request, self._states.state())
+        if not self._states.state().go_offline(node):
+            raise FleetError(errors.NOT_DEACTIVATED, f"SuperNode {node} is not online")
+        getLogger("flwr").info("[Fleet.DeactivateNode] Deactivated node_id=%s", node)
+        return wire.METHODS["DeactivateNode"].response()
 
     def send_node_heartbeat(self, request: Any, node: int, context: Any) -> Any:
         """Keep a node online. If it asks for it, the answer is held as long as the node is connected."""
         state, presence = self._states.state(), self._duties.presence
-        if wire.HELD in map(tuple, context.invocation_metadata()):
-            success = state.acknowledge_node_heartbeat(node, FOREVER)
-            answer = wire.METHODS["SendNodeHeartbeat"].response(success=success)
-            return presence.hold(answer, node, context) if success else answer
-        answer = self._flower.send_node_heartbeat(request, state)
-        if answer.success:
+        is_held = wire.HELD in map(tuple, context.invocation_metadata())
+        if not is_held:
+            _check_interval(request.heartbeat_interval)
+        success = state.note_heartbeat(node, FOREVER if is_held else request.heartbeat_interval)
+        answer = wire.METHODS["SendNodeHeartbeat"].response(success=success)
+        if success and is_held:
+            return presence.hold(answer, node, context)
+        if success:
             presence.heard(node, request.heartbeat_interval)
         return answer
 
@@ -113,20 +122,36 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return after(answer, note)
 
     def _next_message(self, request: Any) -> Any:
-        state = self._states.state()
+        state, node = self._states.state(), request.node.node_id
+        answer = wire.METHODS["PullMessages"].response()
         with state.session():  # so that a message does not count as delivered after an error
-            response = self._flower.pull_messages(request, state, state.object_store)
-        self._duties.unconfirmed.note(request.node.node_id, response)
-        return response
+            if (message := state.next_message(node)) is not None:
+                tree = state.objects.tree_of(message.metadata.message_id)
+                if tree is None:
+                    text = "Message %s has no objects and is deleted"
+                    getLogger("flwr").error(text, message.metadata.message_id)
+                    state.delete_messages({message.metadata.message_id})
+                else:
+                    answer.messages_list.append(message)
+                    answer.message_object_trees.append(tree)
+                    use = Use(sent=answer.ByteSize(), received=request.ByteSize())
+                    state.note_use(message.metadata.run_id, use)
+        self._duties.unconfirmed.note(node, answer)
+        return answer
 
     def pull_object(self, request: Any, node: int, context: Any) -> Any:
         """Return one or several objects of messages that were delivered to the node."""
         state = self._states.state()
+        self._check_run(request.run_id, node, f"Object_id: {request.object_id}")
 
         def pull(one: Any) -> Any:
             if not self._duties.delivered.has(node, one.object_id, state):
                 one.object_id = ""  # which is no object: a node must not learn which others exist
-            return self._flower.pull_object(one, self._statuses)
+            content = state.objects.get(one.object_id)
+            if content:
+                state.note_use(one.run_id, Use(sent=len(content)))
+            found = {"object_found": content is not None, "object_available": bool(content)}
+            return wire.METHODS["PullObject"].response(object_content=content, **found)
 
         try:
             return joined_objects.pull_each(request, pull, state)
@@ -137,54 +162,79 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Forget a message that has arrived at the node."""
         self._replies.check_confirmation(request, node)
         self._duties.unconfirmed.forget(node)
-        return self._flower.confirm_message_received(
-            request, self._statuses, self._states.state().object_store
-        )
+        self._check_run(request.run_id, node)
+        self._states.state().objects.delete(request.message_object_id)
+        return wire.METHODS["ConfirmMessageReceived"].response()
 
     def push_messages(self, request: Any, node: int, context: Any) -> Any:
         """Store the announcement of a reply, and name the objects that the node must push."""
         self._replies.check_reply(request, node)
-        response = self._flower.push_messages(request, self._statuses)
-        self._replies.note_reply(request, response, node)
-        return response
+        (reply,), (tree,) = request.messages_list, request.message_object_trees
+        state, run_id = self._states.state(), reply.metadata.run_id
+        getLogger("flwr").info("[Fleet.PushMessages] Push replies from node_id=%s", node)
+        self._check_run(run_id, node)
+        session_id, missing = state.announce_reply(reply, tree) or ("", [])
+        answer = wire.METHODS["PushMessages"].response(
+            results={reply.metadata.message_id: 0}, objects_to_push=missing, session_id=session_id
+        )
+        answer.reconnect.reconnect = 5  # as in Flower
+        seconds = sum(request.clientapp_runtime_list[:1])
+        state.note_use(run_id, Use(answer.ByteSize(), request.ByteSize(), seconds))
+        self._replies.note_reply(request, answer, node)
+        return answer
 
     def push_object(self, request: Any, node: int, context: Any) -> Any:
         """Store one or several objects of a reply."""
         self._replies.check_object(request, node)
+        state = self._states.state()
+        self._check_run(request.run_id, node, f"Object_id: {request.object_id}")  # not in the transaction
+
+        def push(one: Any) -> Any:
+            what = one.session_id, one.object_id, one.object_content
+            stored = state.store_object(one.run_id, *what)
+            if stored:
+                state.note_use(one.run_id, Use(received=len(one.object_content)))
+            return wire.METHODS["PushObject"].response(stored=stored)
+
         try:
-            response = joined_objects.push_each(
-                request, lambda one: self._flower.push_object(one, self._statuses), self._states.state()
-            )
+            response = joined_objects.push_each(request, push, state)
         except ValueError as error:
             raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
         if response.stored:
             self._replies.note_objects(request, node)
         return response
 
+    def _check_run(self, run_id: int, node: int, details: str | None = None) -> None:
+        """Refuse a request for a run that is not running, which is looked up once in `LOOK` seconds."""
+        if reason := self._why_not_running(run_id):
+            raise FleetError(errors.NOT_RUNNING, f"SuperNode {node}, exception: {reason}", details)
+
     def get_run(self, request: Any, node: int, context: Any) -> Any:
-        """Describe a run."""
-        return self._flower.get_run(request, self._states.state())
+        """Describe a run, as far as its nodes need to know."""
+        self._check_run(request.run_id, node)
+        return wire.METHODS["GetRun"].response(run=self._run_of(request.run_id, node, errors.NO_RUN))
 
     def get_fab(self, request: Any, node: int, context: Any) -> Any:
         """Return a run's app."""
-        return self._flower.get_fab(request, self._states.state())
+        self._check_run(request.run_id, node)
+        run = self._run_of(request.run_id, node, errors.NO_APP)
+        fab = self._states.state().get_fab(run.fab_hash) if run.fab_hash == request.hash_str else None
+        if fab is None:
+            raise FleetError(errors.NO_APP, f"Run {run.run_id} has no app with the hash {request.hash_str}")
+        answer = wire.METHODS["GetFab"].response()
+        answer.fab.hash_str, answer.fab.content = fab.hash_str, fab.content
+        answer.fab.verifications.update(fab.verifications)
+        return answer
+
+    def _run_of(self, run_id: int, node: int, error: int) -> Any:
+        run = self._states.state().run_for(node, run_id)
+        if run is None:
+            raise FleetError(error, f"SuperNode {node} is not in the federation of run {run_id}")
+        return run
 
 
-class RunStatuses:
-    """The SuperLink's state, in which the status of a run is looked up at most once in `LOOK` seconds.
-
-    Flower's handlers check with each request that the request's run is running, which takes milliseconds.
-    """
-
-    def __init__(self, state_factory: Any) -> None:
-        self._states = state_factory
-        self._status_of = remembered(lambda run: state_factory.state().get_run_status({run}))
-        self.cleanup_run = remembered(lambda run: state_factory.state().cleanup_run(run))
-
-    def get_run_status(self, runs: set[int]) -> Any:
-        """Return the status of a run, by the run's id. `runs` holds one id."""
-        (run,) = runs
-        return self._status_of(run)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._states.state(), name)
+def _check_interval(seconds: float) -> None:
+    """Refuse a heartbeat that announces the next one too soon or too late."""
+    if not SHORTEST <= seconds <= LONGEST:
+        text = f"Heartbeat interval {seconds} is out of bounds [{SHORTEST}, {LONGEST}]."
+        raise FleetError(errors.BAD_INTERVAL, text)

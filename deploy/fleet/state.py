@@ -10,18 +10,19 @@ This module imports Flower's private modules, so only `factories` imports it, in
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from flwr.common.serde import message_to_proto
+
+from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.duties import deliveries
 from deploy.fleet.storage import past_rounds
 from deploy.fleet.storage.clock_jumps import ClockJumps
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.transactions import TakesTurns
-from deploy.flower.patches.apps.upload_progress import asked_messages
+from deploy.fleet.use import Traffic, Use
 from deploy.flower.patches.shared import LOOK, remembered
 
 if TYPE_CHECKING:
@@ -35,39 +36,15 @@ if TYPE_CHECKING:
     from deploy.fleet.duties.duties import Duties
     from deploy.fleet.storage.objects import CohortObjectStore
 
+_USE = (
+    "UPDATE run SET bytes_sent = bytes_sent + ?, bytes_recv = bytes_recv + ?, "
+    "clientapp_runtime = clientapp_runtime + ? WHERE run_id = ?"
+)
+_STANDING = (
+    "SELECT starting_at IS NOT NULL, running_at IS NOT NULL, finished_at IS NOT NULL, sub_status "
+    "FROM run JOIN task ON task_id = primary_task_id WHERE run.run_id = ?"
+)
 KEY_SECONDS = 60.0  # for which a key's node is cached; a revoked key is forgotten at once
-
-
-class Use(NamedTuple):
-    """What a run has used: bytes that were sent to nodes and received from them, seconds of ClientApps."""
-
-    sent: int = 0
-    received: int = 0
-    seconds: float = 0.0
-
-
-class Traffic:
-    """The sums of each run. They are due `LOOK` seconds after they were taken last."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, Use] = {}  # by run
-        self._taken = time.monotonic()
-        self._lock = threading.Lock()
-
-    def add(self, run: int, use: Use) -> dict[int, Use]:
-        """Add to the sums of a run. Return the sums of all runs if they are due, else an empty dictionary."""
-        with self._lock:
-            before = self._sums.get(run, Use())
-            sums = before.sent + use.sent, before.received + use.received, before.seconds + use.seconds
-            self._sums[run] = Use(*sums)
-            due = time.monotonic() - self._taken >= LOOK
-        return self.take() if due else {}
-
-    def take(self) -> dict[int, Use]:
-        """Return the sums of all runs, and begin again at zero."""
-        with self._lock:
-            sums, self._sums, self._taken = self._sums, {}, time.monotonic()
-        return sums
 
 
 class CohortLinkState(TakesTurns, FewStatements):
@@ -89,7 +66,7 @@ class CohortLinkState(TakesTurns, FewStatements):
         duties: Duties,
     ) -> None:
         super().__init__(database_path, federation_manager, object_store)
-        self._duties, self._objects = duties, object_store
+        self._duties = duties
         self._traffic = Traffic()
         self._cleaned = -LOOK  # when expired tokens were looked for (time.monotonic(), s)
         self._forget_keys()
@@ -101,21 +78,35 @@ class CohortLinkState(TakesTurns, FewStatements):
     def store_message_and_object_tree(
         self, message: Message, object_tree: ObjectTree, session_id: str
     ) -> tuple[bool, list[str]]:
-        """Store a message and the names of its objects, and answer its receiver's request if it is complete.
+        """Store a message to a node and the names of its objects, and tell the node if it is complete.
 
         The first message of a round also deletes those of past rounds.
         """
-        metadata, store = message.metadata, self._objects
+        metadata = message.metadata
         self._duties.past.message_comes(self, metadata)
-        with self.session(), store._mutation_session():
-            if metadata.reply_to_message_id:
-                object_tree = object_trees.flat(store, object_tree)
-            else:
-                object_trees.state_children(store, metadata.run_id, object_tree)
-            stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+        with self.session():
+            object_trees.state_children(self.objects, metadata.run_id, object_tree)
+            stored = self.store_message(message_to_proto(message))
+            missing = self.expect_objects(object_tree, session_id) if stored else []
         if stored:
             self._duties.held.message_stored(metadata, missing, session_id)
         return stored, missing
+
+    def announce_reply(self, reply: Any, object_tree: ObjectTree) -> tuple[str, list[str]] | None:
+        """Store a reply (Message of `flwr.proto`) and the names of its objects.
+
+        Returns the session in which its objects are to be pushed, and the names of those that are not stored
+        yet; None if the reply was not stored.
+        """
+        metadata = reply.metadata
+        with self.session():
+            flat = object_trees.flat(self.objects, object_tree)
+            if not self.store_reply(reply):
+                return None
+            session_id = self.start_session(metadata.run_id)
+            missing = self.expect_objects(flat, session_id)
+        self._duties.held.message_stored(metadata, missing, session_id)
+        return session_id, missing
 
     def get_message_res(self, message_ids: set[str], run_id: int) -> list[Message]:
         """Return the replies to these messages whose objects have all arrived, each reply once."""
@@ -144,7 +135,7 @@ class CohortLinkState(TakesTurns, FewStatements):
             # A part that is stored already counts as stored once more, because the answer may have been lost.
             # Only the content shows that the node knows the object. Its name may be a guess.
             if super().store_object(run_id, session_id, object_id, object_content) or (
-                object_content and self.object_store.get(object_id) == object_content
+                object_content and self.objects.get(object_id) == object_content
             ):
                 self._duties.held.object_stored(session_id, object_id)
                 return True
@@ -152,17 +143,10 @@ class CohortLinkState(TakesTurns, FewStatements):
                 return False
         return False
 
-    def get_object(self, run_id: int, object_id: str) -> bytes | None:
-        """Return the content of an object, or how much of some replies has arrived (`upload_progress`)."""
-        messages = asked_messages(object_id)
-        if messages is not None:
-            return json.dumps(dict(self.received(run_id, messages))).encode()
-        return super().get_object(run_id, object_id)
-
     # --- nodes -------------------------------------------------------------------------------------------
 
-    def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
-        """Mark a node as online, unless it is connected already.
+    def activate(self, node_id: int, heartbeat_interval: float) -> bool:
+        """Mark a node as online, unless it is connected already. Return whether this was done.
 
         The messages that the node received before its restart and has not answered are given up.
         """
@@ -180,9 +164,9 @@ class CohortLinkState(TakesTurns, FewStatements):
         self._duties.presence.answer(node_id)
 
     def _forget_keys(self) -> None:
-        self._node_of_key = remembered(super().get_node_id_by_public_key, but=None, seconds=KEY_SECONDS)
+        self._node_of_key = remembered(super().node_of_key, but=None, seconds=KEY_SECONDS)
 
-    def get_node_id_by_public_key(self, public_key: bytes) -> int | None:
+    def node_of_key(self, public_key: bytes) -> int | None:
         """Return the node of a key; None if there is none.
 
         Nearly every request looks up its node.
@@ -192,24 +176,31 @@ class CohortLinkState(TakesTurns, FewStatements):
 
     # --- runs and their tasks ----------------------------------------------------------------------------
 
-    def store_traffic(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-        """Add to the bytes of a run. Nearly every request does, and writing takes the only write lock."""
-        self._store_traffic(self._traffic.add(run_id, Use(sent=bytes_sent, received=bytes_recv)))
+    def note_use(self, run_id: int, use: Use) -> None:
+        """Add to what a run has used. Nearly every request does, and writing takes the only write lock."""
+        self._store_use(self._traffic.add(run_id, use))
 
-    def add_clientapp_runtime(self, run_id: int, runtime: float) -> None:
-        """Add to the seconds for which the ClientApps of a run have run."""
-        self._store_traffic(self._traffic.add(run_id, Use(seconds=runtime)))
-
-    def _store_traffic(self, sums: dict[int, Use]) -> None:
+    def _store_use(self, sums: dict[int, Use]) -> None:
         for run_id, use in sums.items():
-            if use.sent or use.received:
-                super().store_traffic(run_id, bytes_sent=use.sent, bytes_recv=use.received)
-            if use.seconds:
-                super().add_clientapp_runtime(run_id, use.seconds)
+            self.rows(_USE, (*use, protocol.signed(run_id)))
+
+    def why_not_running(self, run_id: int) -> str:
+        """Return why a run takes no requests of nodes, in the words of Flower; "" if it does."""
+        self._cleanup_expired_task_tokens()
+        found = self.rows(_STANDING, (protocol.signed(run_id),))
+        if not found:
+            return "Run is unknown."
+        begun, running, finished, sub_status = found[0]
+        if finished:
+            self.cleanup_run(run_id)
+            return f"Run is finished.{' Stopped by user.' if sub_status == 'stopped' else ''}"
+        if running:
+            return ""
+        return "Run is starting." if begun else "Run is pending."
 
     def finish_task(self, task_id: int, sub_status: str, details: str) -> bool:
         """End a task, after the traffic of all runs has been stored."""
-        self._store_traffic(self._traffic.take())
+        self._store_use(self._traffic.take())
         return super().finish_task(task_id, sub_status, details)
 
     def get_task_by_token(self, token: str) -> Task | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -60,7 +61,8 @@ def register(
 
 
 if __name__ == "__main__":
-    from flwr.cli.app import app
+    (command,) = entry_points(group="console_scripts", name="flwr")
+    app = command.load()
 
     superlink, folder, *public_keys = sys.argv[1:]
     registered = register(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from textwrap import wrap
 from typing import TYPE_CHECKING, Self
 
 from rich.box import SIMPLE_HEAD
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from server.history import Line, RunHistory
 
 
+SETTING_WIDTH = 18  # of a selector's settings in the table; longer ones continue in the next line
 MOST = 5  # the largest number of clients with faults that are listed for one trial
 
 
@@ -213,7 +215,8 @@ def report(trials: Sequence[RunHistory]) -> Group:
         ) -> str:
             return interval([value(summary) for summary in found]).shown(form, scale).replace(" ± ", "\n± ")
 
-        name = Text(each[0].label.replace(" (", "\n").removesuffix(")"))
+        selector, _, settings = each[0].label.removesuffix(")").partition(" (")
+        name = Text("\n".join([selector, *wrap(settings, SETTING_WIDTH)]))  # at hyphens, unlike rich
         if unfinished := sum(not trial.finished for trial in each):
             name.append("\nnot finished" if len(each) == 1 else f"\n{unfinished} not finished", style="red")
         table.add_row(

@@ -82,9 +82,7 @@ def test_a_low_battery_that_is_not_charging(
     assert why_unavailable({}) is None  # nobody asked
 
 
-def test_mains_count_as_charging_and_the_fuller_battery_counts(
-    system: Path,
-) -> None:
+def test_mains_count_as_charging_and_the_fuller_battery_counts(system: Path) -> None:
     supply(system, "mouse", type="Battery", scope="Device", capacity="1", status="Discharging")
     assert battery() is None
     supply(system, "BAT0", type="Battery", capacity="3", status="Discharging")

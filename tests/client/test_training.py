@@ -130,14 +130,7 @@ def test_flowers_proximal_mu_and_a_control_reach_the_task() -> None:
     control = {name: np.full_like(array, 0.01) for name, array in MODEL.items()}
     got = moved(say("train", {**TRAIN, "proximal-mu": 0.5}, arrays=MODEL, control=control))
     expected = DIGITS.train(
-        MODEL,
-        DATA,
-        learning_rate=0.5,
-        steps=4,
-        batch_size=8,
-        seed=5,
-        proximal_mu=0.5,
-        control=control,
+        MODEL, DATA, learning_rate=0.5, steps=4, batch_size=8, seed=5, proximal_mu=0.5, control=control
     ).arrays
     assert all(np.array_equal(got[name], expected[name]) for name in MODEL)
 

@@ -31,7 +31,7 @@ from strategies import extensions
 from strategies.checkpoint import Checkpoint, CheckpointFolder
 
 from ..support.histories import write_history
-from ..support.processes import linux, wait_for
+from ..support.processes import linux, simulate_here, wait_for
 
 
 def cohort(*arguments: str) -> Result:
@@ -55,13 +55,9 @@ def cohort(*arguments: str) -> Result:
             "selector = 'flics': client-00 cannot take part: its group is 2: must be one of '0', '1'",
         ),
         ("--selector naive-group:group-shares=1/1", "client-00 cannot take part: its group is None"),
-        (
-            "--selector flics:energy-budgets=2",
-            "budgets need the energies of the clients: declare them in the",
-        ),
+        ("--selector flics:energy-budgets=2", "budgets need the energies of the clients: declare them in"),
         ("--set budget=4@1/x@9", "budget = '4@1/x@9': must be a number, or (first round, value) pairs"),
         ("--set budget=4@1/11@9", "budget = 11: must be at most 10, the number of clients"),
-        ("--set budget=true", "budget = True: must be a number"),
         ("--selector forecast(alpha=3)", "must be name or name:setting=value,setting=value"),
         ("--clients-per-round 12 --num-clients 11", "clients-per-round = 12: must be between 1 and 11"),
         ("--selector nope", "selector = 'nope': must be one of uniform, md"),
@@ -71,9 +67,6 @@ def cohort(*arguments: str) -> Result:
         ("--selector md --selector md", "selector = 'md': given twice"),
         ("--set learning-rate", "set = 'learning-rate': must be of the form key=value"),
         ("--set learning-rate=-1", "learning-rate = -1: must be greater than 0"),
-        ("--set learning-rate=0.5@9/0.1@1", "learning-rate = '0.5@9/0.1@1': must be a number, or"),
-        ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
-        ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp', 'fedvarp-mean' or 'scaffold'"),
         ("--set no-such=1", "no-such = 1: unknown setting; the settings are selector"),
         ("--set lr=3", "lr = 3: unknown setting (did you mean learning-rate?)"),
         (
@@ -113,19 +106,10 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "--selector flics-private:group-shares=1/1/1 --set partition=groups:3",
             "its clients decide themselves whether they train, which a batched simulation cannot; use",
         ),
-        (
-            "--selector personalised-osmd",
-            "selector = 'personalised-osmd': its clients keep models of their own, which a batched",
-        ),
+        ("--selector personalised-osmd", "selector = 'personalised-osmd': its clients keep models of their"),
         ("--set wire=float16", "wire = 'float16': must be 'float32' in a batched simulation"),
-        (
-            "--set over-selection=1.5",
-            "over-selection = 1.5: needs response-times or device-speeds in a batched simulation",
-        ),
-        (
-            "--set mode=buffered --set concurrency=4",
-            "mode = 'buffered': needs response-times or device-speeds in a",
-        ),
+        ("--set over-selection=1.5", "over-selection = 1.5: needs response-times or device-speeds in a"),
+        ("--set mode=buffered --set concurrency=4", "mode = 'buffered': needs response-times or"),
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )
@@ -673,7 +657,8 @@ def test_no_option_takes_nan_or_infinity() -> None:
 
 
 @pytest.mark.slow
-def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path) -> None:
+def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_here(monkeypatch)
     run = tmp_path / "run"
     common = ("simulate", "--engine", "batched", "--clients", "4", "--per-round", "2")
     selectors = ("--selector", "uniform", "--selector", "md")
@@ -704,6 +689,7 @@ def test_a_resume_takes_the_settings_of_the_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path was compared with the absolute one, and a wrong num-rounds made the folder useless."""
+    simulate_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.json").write_text('{"partition-0": 5}')
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
@@ -716,7 +702,8 @@ def test_a_resume_takes_the_settings_of_the_run_again(
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path) -> None:
+def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_here(monkeypatch)
     run = tmp_path / "run"
     size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
     assert cohort("simulate", "--engine", "batched", *size, "--out", str(run)).exit_code == 0

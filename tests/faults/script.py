@@ -421,7 +421,4 @@ def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
 def initial_arrays(seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return the initial model: tiny, with a matrix in column order and a 0-d array."""
     first = np.float32(seed % 7) / 7
-    return {
-        "w": np.full((2, 2), first, np.float32, order="F"),
-        "b": np.array(0.5),
-    }
+    return {"w": np.full((2, 2), first, np.float32, order="F"), "b": np.array(0.5)}

@@ -1,4 +1,4 @@
-"""Buffered rounds over gRPC, with real client processes, and in Flower's simulation with Ray."""
+"""Buffered rounds over gRPC, with real client processes."""
 
 import json
 import subprocess
@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(["up"], marks=pytest.mark.network),
-        pytest.param(["simulate", "--engine", "ray"], marks=pytest.mark.simulation),
-    ],
-    ids=["grpc", "ray"],
-)
-def test_an_app_runs_buffered_rounds(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.network
+def test_an_app_runs_buffered_rounds(tmp_path: Path) -> None:
     settings = (
         "mode=buffered",
         "concurrency=3",
@@ -27,7 +20,7 @@ def test_an_app_runs_buffered_rounds(command: list[str], tmp_path: Path) -> None
     process = subprocess.run(
         [
             Path(sys.executable).parent / "cohort",
-            *command,
+            "up",
             *("--clients", "6", "--per-round", "2", "--rounds", "8", "--selector", "forecast"),
             *("--out", tmp_path / "run"),
             *(part for each in settings for part in ("--set", each)),

@@ -315,7 +315,7 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
     """Each container has a group and an energy that it reports, and a group that it does not disclose."""
     open_, private, energies = ("day", "night", "dusk"), ("elders", "juniors"), (1.0, 2.0, 4.0)
     rounds, shares = 2, "day:2/night:1/dusk:1"
-    selectors = {name: SELECTORS[name] for name in ("adaptive-osmd", "delta", "prac-delta", "pow-d")} | {
+    selectors = {name: SELECTORS[name] for name in ("adaptive-osmd", "pow-d")} | {
         "flics": f"group-shares={shares},energy-budgets=day:1/night:3/dusk:8,min-shares=night:0.3",
         "flics-private": "group-shares=elders:1/juniors:3,epsilon=50",
     }
@@ -372,51 +372,11 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
     assert not any(group in text for group in private)
 
 
-def test_buffered_rounds_run_in_containers(compose: Compose, tmp_path: Path) -> None:
-    compose.environment |= {
-        "COHORT_CLIENTS": "4",
-        "COHORT_ROUNDS": "6",
-        "COHORT_PER_ROUND": "2",
-        "COHORT_SELECTOR": "forecast",
-        "COHORT_SET": "mode=buffered concurrency=3 buffer-size=2 max-staleness=9",
-    }
-    done = compose("up", "--build", "--exit-code-from", "run", "--timeout", "5", check=False)
-    assert done.returncode == 0, done.stdout
-    compose("cp", "run:/volumes/results", str(tmp_path))
-    lines = histories_below(tmp_path)["forecast"]
-    assert (lines[0]["mode"], lines[0]["concurrency"], lines[0]["buffer_size"]) == ("buffered", 3, 2)
-    assert lines[-1]["type"] == "end"
-    rounds = rounds_of(lines)[1:]
-    assert [line["round"] for line in rounds] == list(range(1, 7))
-    assert sum(rounds[0]["responded"]) >= 3  # the first round ends after as many arrivals as there are places
-    assert all(sum(line["responded"]) >= 2 for line in rounds)
-    assert all(len(line["staleness"]) == len(line["clients"]) for line in rounds)
-    assert not any(line["failures"] or line["skipped"] or line["num_stale"] for line in rounds)
-    assert all(len(line["in_flight"]) <= 3 - 1 for line in rounds)
-    assert any(line["in_flight"] for line in rounds)
-    assert rounds[-1]["test_loss"] < rounds_of(lines)[0]["test_loss"]
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [
-        ("COHORT_PER_ROUND", "99", "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)"),
-        ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch: build the images with"),
-        ("COHORT_TASK", "mnist", "COHORT_DATA: holds neither mnist.npz nor a folder mnist"),
-        (
-            "COHORT_SET",
-            "round-deadlin=3",
-            "round-deadlin = 3: unknown setting (did you mean round-deadline?)",
-        ),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_anything_else_starts(
-    compose: Compose, variable: str, value: str, message: str
-) -> None:
-    compose.environment[variable] = value
+def test_a_wrong_setting_is_refused_before_anything_else_starts(compose: Compose) -> None:
+    compose.environment["COHORT_PER_ROUND"] = "99"
     done = compose("up", "--build", "--exit-code-from", "run", check=False)
     assert done.returncode != 0
-    assert message in compose.logs("setup")
+    assert "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)" in compose.logs("setup")
     started = '{{if ne .State.StartedAt "0001-01-01T00:00:00Z"}}started{{end}}'
     for service in ("superlink", "serverapp", "client", "run"):
         for container in compose.containers(service):

@@ -133,14 +133,17 @@ def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
     return folder
 
 
-FOREIGN_APP = {
+FOREIGN_APP = {  # its settings are the folder of its files, and the number of rounds
     "server/__init__.py": "OWN = 'the foreign app\\'s server package'",
     "server/app.py": """
         import json
+        from pathlib import Path
+
         import numpy as np
         from flwr.app import ArrayRecord
         from flwr.serverapp import ServerApp
-        from strategies import AdaptiveOSMD
+        from flwr.serverapp.strategy import FedAdam
+        from strategies import AdaptiveOSMD, Checkpoints
 
         from server import OWN
 
@@ -148,51 +151,61 @@ FOREIGN_APP = {
 
         @app.main()
         def main(grid, context):
-            strategy = AdaptiveOSMD(clients_per_round=2, seed=1, min_available_clients=4)
-            result = strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=3)
-            with open(context.run_config["output"], "w") as file:
-                json.dump(
-                    {
-                        "own": OWN,
-                        "w": result.arrays.to_numpy_ndarrays()[0].tolist(),
-                        "ids": strategy.roster.ids(),
-                        "sizes": strategy.selector.client_sizes.tolist(),
-                        "rounds": sorted(result.train_metrics_clientapp),
-                    },
-                    file,
-                )
+            folder = Path(context.run_config["folder"])
+            strategy = AdaptiveOSMD(
+                clients_per_round=2, seed=1, min_available_clients=4,
+                server_strategy=FedAdam(fraction_evaluate=0.0, eta=0.1),
+                checkpoints=Checkpoints(folder / "state", resume=True),
+            )
+            result = strategy.start(
+                grid, ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["rounds"]
+            )
+            answer = {
+                "own": OWN,
+                "w": result.arrays.to_numpy_ndarrays()[0].tolist(),
+                "ids": strategy.roster.ids(),
+                "sizes": strategy.selector.client_sizes.tolist(),
+                "p": strategy.selector.probabilities.tolist(),
+                "metrics": {n: dict(m) for n, m in sorted(result.train_metrics_clientapp.items())},
+            }
+            (folder / "result.json").write_text(json.dumps(answer))
     """,
-    "client/__init__.py": "STEP = 1.0",
+    "client/__init__.py": "RATE = 0.1",
     "client/app.py": """
         from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
 
-        from client import STEP
+        from client import RATE
 
         app = ClientApp()
 
         @app.train()
         def train(message, context):
             (w,) = message.content["arrays"].to_numpy_ndarrays()
-            size = 10 * (1 + context.node_config["partition-id"])
-            metrics = MetricRecord({"num-examples": size})
-            content = RecordDict({"arrays": ArrayRecord([w + STEP]), "metrics": metrics})
+            partition = context.node_config["partition-id"]
+            distance = float(abs(w - partition).sum())
+            metrics = MetricRecord({"num-examples": 10 * (1 + partition), "distance": distance})
+            content = RecordDict({"arrays": ArrayRecord([w + RATE * (partition - w)]), "metrics": metrics})
             return Message(content, reply_to=message)
     """,
 }
 
 
+def write_foreign_app(folder: Path) -> Path:
+    return write_app(folder, FOREIGN_APP, 'folder = ""', "rounds = 3")
+
+
 def test_a_foreign_app_with_its_own_server_and_client_uses_adaptive_osmd(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", FOREIGN_APP, 'output = ""'))
-    run = cluster.submit({"output": str(tmp_path / "result.json")}, "stranger")
+    monkeypatch.setattr(cluster, "app", write_foreign_app(tmp_path / "app"))
+    run = cluster.submit({"folder": str(tmp_path)}, "stranger")
     run.wait(timeout=180)
     assert (tmp_path / "result.json").exists(), run.log.read_text()
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["own"] == "the foreign app's server package"
     assert result["ids"] == ["client-00", "client-01", "client-02", "client-03"]  # the registered names
-    assert result["rounds"] == [1, 2, 3]
+    assert list(result["metrics"]) == ["1", "2", "3"]
     assert result["w"][0] > 0
     assert result["w"] == [result["w"][0]] * 3
     assert len(set(result["sizes"])) > 1  # learned from num-examples

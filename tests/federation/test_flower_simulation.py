@@ -89,7 +89,7 @@ def test_no_process_or_file_of_it_is_left(simulated: Path) -> None:
 
 
 STOCK = "COHORT_STOCK_TEST"  # marks the processes that `flwr run` leaves behind
-NAMED = ("delta", "pow-d", "flics", "flics-private")  # Adaptive-OSMD is simulated above
+NAMED = ("pow-d", "flics-private")  # Adaptive-OSMD is simulated above, the others run over gRPC
 
 
 @pytest.fixture(scope="module")

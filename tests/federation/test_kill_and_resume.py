@@ -26,7 +26,7 @@ from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 from ..server.test_apps import federation
 from ..support.devices import COHORT, Running
 from ..support.processes import wait_for
-from .test_federation import lines_of, rounds_of, write_app
+from .test_federation import FOREIGN_APP, lines_of, rounds_of, write_app, write_foreign_app
 
 # All fields of a round but its duration.
 WHAT = (
@@ -304,8 +304,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_twenty_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tmp_path: Path) -> None:
-    num_rounds, kills = 100, 20  # more rounds than a fast machine completes before the last kill
+def test_ten_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tmp_path: Path) -> None:
+    num_rounds, kills = 60, 10  # more rounds than a fast machine completes before the last kill
     chance = random.Random(5)
     folder = tmp_path / "killed"
     config = {**FEDERATION, "num-rounds": num_rounds, "output-dir": str(folder)}
@@ -327,59 +327,6 @@ def test_twenty_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster,
     assert not list(folder.rglob("*.unfinished"))
 
 
-FOREIGN_APP = {
-    "server/__init__.py": "",
-    "server/app.py": """
-        import json
-        from pathlib import Path
-
-        import numpy as np
-        from flwr.app import ArrayRecord
-        from flwr.serverapp import ServerApp
-        from flwr.serverapp.strategy import FedAdam
-        from strategies import AdaptiveOSMD, Checkpoints
-
-        app = ServerApp()
-
-        @app.main()
-        def main(grid, context):
-            folder = Path(context.run_config["folder"])
-            strategy = AdaptiveOSMD(
-                clients_per_round=2,
-                seed=1,
-                min_available_clients=4,
-                server_strategy=FedAdam(fraction_evaluate=0.0, eta=0.1),
-                checkpoints=Checkpoints(folder / "state", resume=True),
-            )
-            result = strategy.start(
-                grid, ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["rounds"]
-            )
-            answer = {
-                "w": result.arrays.to_numpy_ndarrays()[0].tolist(),
-                "p": strategy.selector.probabilities.tolist(),
-                "metrics": {n: dict(m) for n, m in sorted(result.train_metrics_clientapp.items())},
-            }
-            (folder / "result.json").write_text(json.dumps(answer))
-    """,
-    "client/__init__.py": "",
-    "client/app.py": """
-        from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-        from flwr.clientapp import ClientApp
-
-        app = ClientApp()
-
-        @app.train()
-        def train(message, context):
-            (w,) = message.content["arrays"].to_numpy_ndarrays()
-            partition = context.node_config["partition-id"]
-            distance = float(abs(w - partition).sum())
-            metrics = MetricRecord({"num-examples": 10 * (1 + partition), "distance": distance})
-            content = RecordDict({"arrays": ArrayRecord([w + 0.1 * (partition - w)]), "metrics": metrics})
-            return Message(content, reply_to=message)
-    """,
-}
-
-
 @linux
 @pytest.mark.network
 @pytest.mark.slow
@@ -387,8 +334,7 @@ def test_the_death_of_a_serverapp_that_has_claimed_nothing_is_noticed(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies = {**FOREIGN_APP, "server/app.py": "import os, signal\napp = os.kill(os.getpid(), signal.SIGKILL)"}
-    app = write_app(tmp_path / "app", dies, 'folder = ""', "rounds = 10")
-    monkeypatch.setattr(cluster, "app", app)
+    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", dies))
     run = cluster.submit({}, "dies")
     wait_for(lambda: run.over, 30, run.log.read_text)  # Flower needs a minute
 
@@ -399,8 +345,7 @@ def test_the_death_of_a_serverapp_that_has_claimed_nothing_is_noticed(
 def test_a_foreign_app_with_a_named_strategy_resumes(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = write_app(tmp_path / "app", FOREIGN_APP, 'folder = ""', "rounds = 10")
-    monkeypatch.setattr(cluster, "app", app)
+    monkeypatch.setattr(cluster, "app", write_foreign_app(tmp_path / "app"))
     for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
     chance = random.Random(6)

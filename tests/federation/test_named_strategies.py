@@ -30,8 +30,8 @@ from ..support.named_strategies import (
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 ROUNDS = 2
-# Adaptive-OSMD is in test_federation; adapow-d exchanges the messages of pow-d.
-NAMES = [name for name in SELECTORS if name not in ("adaptive-osmd", "adapow-d")]
+# One for each kind of question; Adaptive-OSMD, which asks none, is in test_federation.
+NAMES = ("delta", "pow-d", "flics", "flics-private")
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,7 @@ def test_a_run_over_grpc_is_that_of_the_batched_simulation(
     check_same_rounds(rounds_of(simulated), rounds_of(lines))
 
 
-def test_private_groups_stay_private_and_scale_the_updates(
-    comparison: tuple[dict[str, Lines], str],
-) -> None:
+def test_private_groups_stay_private_and_scale_the_updates(comparison: tuple[dict[str, Lines], str]) -> None:
     histories, printed = comparison
     roster = histories["flics-private"][2]
     assert roster["client_groups"] == [None] * CLIENTS

@@ -153,9 +153,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
     mallory = read_key(certificates.write_client_key(tmp_path, "mallory"))
     federation.operator("register", "mallory", (tmp_path / "mallory.pub").read_text().strip())
     federation.operator(
-        "register",
-        "absent",
-        public_key_of(certificates.write_client_key(tmp_path, "absent")),
+        "register", "absent", public_key_of(certificates.write_client_key(tmp_path, "absent"))
     )
     absent = read_key(tmp_path / "absent")
     authority = grpc.ssl_channel_credentials(federation.server.authority.read_bytes())
@@ -281,9 +279,7 @@ def test_a_device_that_claims_another_name_keeps_its_own(federation: Federation)
     federation.goes_on()
 
 
-def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(
-    federation: Federation,
-) -> None:
+def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(federation: Federation) -> None:
     old = federation.folder / "old"
     shutil.copytree(federation.folder / "pi-2", old, ignore=shutil.ignore_patterns("lock", "flwr", "tmp"))
     before = federation.node("pi-2")

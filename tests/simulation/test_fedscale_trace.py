@@ -61,15 +61,9 @@ GOOD = DEVICES["2"]
         ([], "behaviour.json: must be an object with an entry for each device"),
         ({}, "behaviour.json: must be an object with an entry for each device"),
         ({"a": 3}, "device 'a' = 3: must be an object with active, inactive and finish_time"),
-        (
-            {"a": {**GOOD, "finish_time": None}},
-            "device 'a': finish_time = None: must be a number of seconds > 0",
-        ),
+        ({"a": {**GOOD, "finish_time": None}}, "device 'a': finish_time = None: must be a number of seconds"),
         ({"a": {**GOOD, "finish_time": 0}}, "finish_time = 0: must be a number of seconds > 0"),
-        (
-            {"a": {**GOOD, "finish_time": 3000}},
-            "finish_time = 3000: must be at least 3600, the device's last inactive",
-        ),
+        ({"a": {**GOOD, "finish_time": 3000}}, "finish_time = 3000: must be at least 3600, the device's"),
         ({"a": {**GOOD, "active": "0"}}, "device 'a': active = '0': must be a list of seconds >= 0"),
         ({"a": {**GOOD, "active": [-1]}}, "active = [-1]: must be a list of seconds >= 0"),
         ({"a": {**GOOD, "inactive": [True]}}, "inactive = [True]: must be a list of seconds >= 0"),

@@ -180,10 +180,7 @@ def test_losses_and_evaluation(name: str) -> None:
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("task", "kind"),
-    [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", Torch)],
-)
+@pytest.mark.parametrize(("task", "kind"), [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", Torch)])
 def test_a_task_has_a_kernel(task: str, kind: type[Kernel]) -> None:
     made = tasks.create(task)
     kernel = kernel_of(made)
@@ -225,10 +222,7 @@ def test_the_norm_of_one_step_is_that_of_the_product(size: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"labels": np.arange(1, 101) % 11},
-            "labels are int64 from 0 to 10: must be whole numbers",
-        ),
+        ({"labels": np.arange(1, 101) % 11}, "labels are int64 from 0 to 10: must be whole numbers"),
         ({"labels": np.arange(100) % 10 - 1}, "labels are int64 from -1 to 8"),
         ({"labels": np.zeros(100)}, "labels are float64"),
         ({"labels": np.zeros(99, np.int64)}, r"inputs of shape \(100, 64\): must be \(99, 64\)"),

@@ -45,14 +45,8 @@ def test_a_device_is_used_twice_only_when_all_are_used_once(tmp_path):
         ([], "must be an object with an entry for each device, at least one"),
         ({}, "must be an object with an entry for each device, at least one"),
         ({"a": 3}, "device 'a': must be an object with computation and communication"),
-        (
-            {"a": {"computation": 1}},
-            "device 'a': communication = None: must be a number of kilobits a second > 0",
-        ),
-        (
-            {"a": {"computation": 0, "communication": 1}},
-            "device 'a': computation = 0: must be a number of milliseconds > 0",
-        ),
+        ({"a": {"computation": 1}}, "device 'a': communication = None: must be a number of kilobits a"),
+        ({"a": {"computation": 0, "communication": 1}}, "device 'a': computation = 0: must be a number of"),
         ({"a": {"computation": True, "communication": 1}}, "computation = True: must be a number"),
         ('{"a": {"computation": NaN, "communication": 1}}', "computation = nan: must be a number"),
     ],

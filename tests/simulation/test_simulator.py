@@ -51,9 +51,7 @@ def test_a_simulation_goes_on_from_its_state_bit_for_bit(options: dict[str, Any]
 
 
 def test_a_client_of_a_group_without_a_share_is_named_before_round_1() -> None:
-    with pytest.raises(
-        ValueError, match=r"client 1 cannot take part: its group is 'west': must be one of 'a'"
-    ):
+    with pytest.raises(ValueError, match=r"client 1 cannot take part: its group is 'west': must be one of"):
         simulator_of(
             data_of((10,) * 3),
             selector="flics",
@@ -168,9 +166,7 @@ def test_only_eligible_clients_are_selected() -> None:
     for record in simulator.run(6):
         assert record.selection.clients.max() < 5
         assert (record.num_available, record.num_ineligible, record.eligible) == (5, 5, "site-*")
-    with pytest.raises(
-        ValueError, match=r"eligible = 'ward-\*': no client meets this; the names are client-0"
-    ):
+    with pytest.raises(ValueError, match=r"eligible = 'ward-\*': no client meets this; the names are"):
         simulator_of(eligible="ward-*")
     with pytest.raises(ValueError, match="knows names and groups only"):
         simulator_of(eligible="charging=true")

@@ -97,26 +97,14 @@ def test_wrong_kinds_are_refused_by_every_strategy(make: Callable[..., Any]) -> 
         (lambda: Overrides(sizes={1: 2}), "overrides.sizes holds the identity 1: must be text"),
         (lambda: Overrides(settings=[1]), r"overrides.settings = \[1\]: must be of the form"),
         (lambda: Overrides(settings={"groups": ["a"]}), r"settings\['groups'\] = \['a'\]: must be a mapping"),
-        (
-            lambda: Overrides(settings={"groups": {"a": 2.5}}),
-            r"groups\['a'\] = 2.5: must be a name or an int",
-        ),
+        (lambda: Overrides(settings={"groups": {"a": 2.5}}), r"groups\['a'\] = 2.5: must be a name or an"),
         (lambda: Overrides(removed=3), "overrides.removed = 3: must be a path or a list of identities"),
         (lambda: Polling(loss_metric=3), "polling.loss_metric = 3: must be the name of a metric"),
-        (
-            lambda: Flics(2, groups=["a", "b"]),
-            r"groups = \['a', 'b'\]: must be a mapping by identity, such as",
-        ),
+        (lambda: Flics(2, groups=["a", "b"]), r"groups = \['a', 'b'\]: must be a mapping by identity, such"),
         (lambda: Flics(2, group_shares=True), "group_shares = True: must be a number for each group"),
-        (
-            lambda: Forecast(2, deadlines=60),
-            r"deadlines = 60: must be a Deadlines, such as Deadlines\(round=60\)",
-        ),
+        (lambda: Forecast(2, deadlines=60), r"deadlines = 60: must be a Deadlines, such as"),
         (lambda: SelectionStrategy(3, clients_per_round=2), "selector = 3: must be the name of a selector"),
-        (
-            lambda: Forecast(2, reporters=["tensorboard"]),
-            "must be a Reporter",
-        ),
+        (lambda: Forecast(2, reporters=["tensorboard"]), "must be a Reporter"),
     ],
 )
 def test_a_wrong_kind_is_refused_with_what_is_expected(make: Callable[[], Any], message: str) -> None:

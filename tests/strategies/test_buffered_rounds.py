@@ -38,9 +38,7 @@ class SlowGrid(InProcessGrid):
     """Clients that need `seconds_of` to train. Some of them may be other functions (`others`)."""
 
     def __init__(
-        self,
-        others: dict[int, Handler] | None = None,
-        seconds: Callable[[int], float] = seconds_of,
+        self, others: dict[int, Handler] | None = None, seconds: Callable[[int], float] = seconds_of
     ) -> None:
         super().__init__(latency=self._latency)
         self.seconds = seconds
@@ -64,7 +62,7 @@ def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, l
             "clients_per_round": 2,
             "min_available_clients": CLIENTS,
             "num_rounds": 12,
-            "polling": Polling(ask_status=True, interval=0.05),
+            "polling": Polling(ask_status=True, interval=1),
             "seed": 5,
             "mode": MODE,
             "on_round": records.append,
@@ -387,16 +385,8 @@ def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) ->
         ("md", {"masked_updates": True}, "masked_updates = True with mode = Buffered(...): the masks cancel"),
         ("md", {"variates": "fedvarp"}, "variates = 'fedvarp' with mode = Buffered(...): the variates"),
         ("md", {"budget": 5}, "budget = 5 with mode = Buffered(...): must be left out, since concurrency"),
-        (
-            "md",
-            {"faults": Faults(over_selection=1.5)},
-            "faults.over_selection = 1.5 with mode = Buffered(...): must be 1; use a mode.concurrency",
-        ),
-        (
-            "md",
-            {"faults": Faults(correction="rates")},
-            "faults.correction = 'rates' with mode = Buffered(...): must be 'equal', since a slow reply",
-        ),
+        ("md", {"faults": Faults(over_selection=1.5)}, "faults.over_selection = 1.5 with mode ="),
+        ("md", {"faults": Faults(correction="rates")}, "faults.correction = 'rates' with mode ="),
         ("md", {"mode": Buffered(concurrency=1)}, "mode.concurrency = 1: must be at least 2, the number"),
         (
             "md",
@@ -477,7 +467,7 @@ def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:
             reports.append(report)
 
     made = Forecast(
-        2, min_available_clients=CLIENTS, mode=MODE, seed=5, polling=Polling(ask_status=True, interval=0.05),
+        2, min_available_clients=CLIENTS, mode=MODE, seed=5, polling=Polling(ask_status=True, interval=1),
         reporters=[Listener()], deadlines=PATIENT,
     )  # fmt: skip
     made.start(SlowGrid(), model(1, 2), num_rounds=20)

@@ -75,28 +75,16 @@ def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bo
         (lambda: Eligibility(names=3), 'eligible.names = 3: must be a pattern such as "site-'),
         (lambda: Eligibility(names=[""]), r"eligible.names = \[''\]: must hold patterns"),
         (lambda: Eligibility(properties=["a"]), r"eligible.properties = \['a'\]: must be by name"),
-        (
-            lambda: Eligibility(properties={"a": [1]}),
-            r"eligible.properties\['a'\] = \[1\]: must be True, False",
-        ),
-        (
-            lambda: Eligibility.parse("a,b"),
-            "eligible = 'a,b': 'b' must be a pattern of names such as",
-        ),
+        (lambda: Eligibility(properties={"a": [1]}), r"eligible.properties\['a'\] = \[1\]: must be True"),
+        (lambda: Eligibility.parse("a,b"), "eligible = 'a,b': 'b' must be a pattern of names such as"),
         (lambda: Eligibility.parse("=x"), "'=x' must be"),
         *(
             (lambda text=text: Eligibility.parse(text), f"'{text}' must be NAME=VALUE, without any other")
             for text in ("group!=1", "group != 1", "level>=3", "level <= 3", "group==1")
         ),
         (lambda: Forecast(2, eligible=3), "eligible = 3: must be an Eligibility, text such as"),
-        (
-            lambda: Forecast(2, eligible=lambda round: 3),
-            r"eligible\(1\) = 3: must be an Eligibility, or text",
-        ),
-        (
-            lambda: Overrides(properties={"a": {"b": object()}}),
-            r"overrides.properties\['a'\]\['b'\] = .*: must",
-        ),
+        (lambda: Forecast(2, eligible=lambda round: 3), r"eligible\(1\) = 3: must be an Eligibility, or"),
+        (lambda: Overrides(properties={"a": {"b": object()}}), r"overrides.properties\['a'\]\['b'\] = .*"),
     ],
 )
 def test_wrong_conditions_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -131,7 +119,7 @@ def play(
         **{
             "clients_per_round": 2,
             "min_available_clients": len(grid.nodes),
-            "polling": Polling(ask_status=True, interval=0.01),
+            "polling": Polling(ask_status=True, interval=1),
             "deadlines": Deadlines(absence=1, join=1),
             "on_round": records.append,
             **options,
@@ -214,9 +202,7 @@ def test_declared_properties_take_precedence() -> None:
 
 def test_a_pattern_that_matches_nobody_ends_the_run_at_once() -> None:
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
-    with pytest.raises(
-        NotEnoughClientsError, match=r"eligible = 'ward-\*': no client has a name that matches"
-    ):
+    with pytest.raises(NotEnoughClientsError, match=r"eligible = 'ward-\*': no client has a name that"):
         play(grid, 1, eligible="ward-*", deadlines=Deadlines(absence=1e9))
 
 

@@ -72,7 +72,7 @@ def play(
         min_available_clients=len(clients),
         seed=seed,
         on_round=records.append,
-        polling=Polling(ask_status=True),
+        polling=Polling(ask_status=True, interval=1),
         **options,
     )
     result = strategy.start(grid, ArrayRecord([np.zeros(20)]), num_rounds=7)

@@ -37,10 +37,7 @@ from strategies.selectors import available, selector_type
         (lambda: GuardSettings(window=31), "guard.window = 31: must be >= 32"),
         (lambda: GuardSettings(strikes=5), r"guard.strikes = 5: must be between 1 and 4 \(memory\)"),
         (lambda: GuardSettings(memory=9), "guard.memory = 9: must be between 1 and 8"),
-        (
-            lambda: GuardSettings(longest_quarantine=9),
-            r"guard.longest_quarantine = 9: must be >= 10 \(quarantine\)",
-        ),
+        (lambda: GuardSettings(longest_quarantine=9), r"guard.longest_quarantine = 9: must be >= 10"),
         (lambda: Overrides({"a": 0}), r"overrides.sizes\['a'\] = 0\.0: must be finite and between 1e-100"),
         (lambda: Overrides({"a": 1e200}), r"overrides.sizes\['a'\] = 1e\+200: must be finite and between"),
     ],
@@ -74,13 +71,9 @@ def test_a_value_of_a_wrong_type_is_refused(make: Callable[[], Any], message: st
 def test_options_that_do_not_go_with_the_selector_or_k_are_refused() -> None:
     with pytest.raises(ValueError, match=r"faults.quorum = 3: must be between 1 and 2 \(clients_per_round\)"):
         Faults(quorum=3).check(selector_type("md"), 2)
-    with pytest.raises(
-        ValueError, match=r"faults.correction = 'rates': must be 'equal' with selector = 'flics'"
-    ):
+    with pytest.raises(ValueError, match=r"faults.correction = 'rates': must be 'equal' with selector ="):
         Faults(correction="rates").check(selector_type("flics"), 2)
-    with pytest.raises(
-        ValueError, match=r"overrides.settings\['groups'\]: md has no such setting per client"
-    ):
+    with pytest.raises(ValueError, match=r"overrides.settings\['groups'\]: md has no such setting per"):
         Overrides(settings={"groups": {"a": 1}}).check(selector_type("md"))
     with pytest.raises(ValueError, match=r"overrides.settings has no 'lipschitz': lipschitz-is must have it"):
         Overrides().check(selector_type("lipschitz-is"))

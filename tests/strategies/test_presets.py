@@ -53,7 +53,7 @@ def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settin
         min_available_clients=nodes,
         faults=Faults(guard=False),
         on_round=records.append,
-        polling=Polling(ask_status=True, interval=0.01),
+        polling=Polling(ask_status=True, interval=1),
         **settings,
     )
     strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
@@ -171,7 +171,7 @@ def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> N
         energy_budgets={"a": 4.0, "b": 4.0},
         overrides=Overrides(settings={"energies": {"c6": 7.0}}),
         min_available_clients=6,
-        polling=Polling(ask_status=True, interval=0.01),
+        polling=Polling(ask_status=True, interval=1),
     )
     strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
     energies = strategy.selector.state_dict()["energies"]

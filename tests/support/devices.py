@@ -57,10 +57,7 @@ class Running:
         self.log = log
         with log.open("a") as output:
             self.process = subprocess.Popen(
-                [*program, *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                [*program, *arguments], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     @property

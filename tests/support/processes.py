@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -79,3 +82,18 @@ def memory_alone(pids: list[int]) -> float:
             continue
         own += float(fields["Pss_Anon:"])  # shared only with forks, which are among the processes
     return (own + sum(files.values())) * 1024 / 1e6
+
+
+def simulate_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands run batched simulations in this process: each process of its own imports for a second."""
+    from deploy.engines.batched import BatchedSimulation, run
+
+    def submit(self: BatchedSimulation, run_config: dict[str, Any], name: str) -> SimpleNamespace:
+        said = ""
+        try:
+            run(json.loads(json.dumps(run_config)))
+        except Exception:
+            said = traceback.format_exc()
+        return SimpleNamespace(name=name, over=True, stopped=False, last_words=said, abort=lambda: None)
+
+    monkeypatch.setattr(BatchedSimulation, "submit", submit)

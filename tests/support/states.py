@@ -11,7 +11,7 @@ from deploy.fleet.state import CohortLinkState
 
 def made(database: Path, duties: Duties | None = None) -> CohortLinkState:
     """Return this project's state in a new database."""
-    _, states = factories.make(str(database), NoOpFederationManager(), duties or Duties())
+    states = factories.make(str(database), NoOpFederationManager(), duties or Duties())
     state = states.state()
     assert isinstance(state, CohortLinkState)
     return state

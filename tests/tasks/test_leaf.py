@@ -127,10 +127,7 @@ ONE = {"x": [PLAY[:80]], "y": ["a"]}
             {"users": ["A"], "num_samples": [2], "user_data": {"A": ONE}},
             r"num_samples\[0\] = 2: must be 1, as user 'A' has$",
         ),
-        (
-            {"users": ["A"], "num_samples": 1, "user_data": {"A": ONE}},
-            r"num_samples = 1: must be 1 numbers$",
-        ),
+        ({"users": ["A"], "num_samples": 1, "user_data": {"A": ONE}}, r"num_samples = 1: must be 1 numbers$"),
         (
             {"users": ["A"], "user_data": {"A": {"x": ["short"], "y": ["a"]}}},
             r"user_data\['A'\]\['x'\]\[0\] = 'short': must be a text of 80 characters$",
@@ -158,10 +155,7 @@ def test_a_malformed_file_is_refused(content: Any, message: str, tmp_path: Path)
         ({"x": [tweet("hi")], "y": [2]}, r"user_data\['A'\]\['y'\]\[0\] = 2: must be 0 or 1 \(or 4"),
         ({"x": [tweet("hi")], "y": [True]}, r"\['y'\]\[0\] = True: must be 0 or 1"),
         ({"x": [tweet("hi")], "y": [[]]}, r"\['y'\]\[0\] = \[\]: "),
-        (
-            {"x": [["1", "2"]], "y": [1]},
-            r"\['x'\]\[0\] = \['1', '2'\]: must be a text, or a list whose fifth",
-        ),
+        ({"x": [["1", "2"]], "y": [1]}, r"\['x'\]\[0\] = \['1', '2'\]: must be a text, or a list whose"),
     ],
 )
 def test_a_malformed_tweet_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

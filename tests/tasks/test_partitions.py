@@ -41,12 +41,7 @@ COVERING = (
 )
 
 
-@given(
-    st.sampled_from(COVERING),
-    st.integers(14, 40),
-    st.integers(0, 2**32),
-    st.integers(0, 300),
-)
+@given(st.sampled_from(COVERING), st.integers(14, 40), st.integers(0, 2**32), st.integers(0, 300))
 def test_every_sample_goes_to_one_client_and_no_client_is_empty(
     partition: str, num_clients: int, seed: int, extra: int
 ) -> None:

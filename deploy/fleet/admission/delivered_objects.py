@@ -6,7 +6,6 @@ guesses what another one has reported could ask whether the guess is right.
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from collections import OrderedDict
@@ -14,13 +13,13 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from deploy.fleet import protocol
+
 MESSAGES = 8  # the latest messages of a node whose objects are remembered; a SuperNode fetches one at a time
 
-_TREES = "flwr.supercore.inflatable.inflatable_object"
-_NO_OBJECT = "flwr.supercore.object_store"
 _DELIVERED = (
-    "SELECT message_id, created_at + ttl AS until FROM message_ins WHERE dst_node_id = :node "
-    "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT :most"
+    "SELECT message_id, created_at + ttl FROM message_ins WHERE dst_node_id = ? "
+    "AND delivered_at NOT IN ('', 'past') ORDER BY created_at DESC LIMIT ?"
 )
 
 
@@ -91,8 +90,7 @@ class DeliveredObjects:
                 messages.popitem(last=False)
 
     def _shared(self, record: Any) -> _Names:
-        parts = importlib.import_module(_TREES).iterate_object_tree(record)
-        names = _Names(each.object_id for each in parts)
+        names = _Names(each.object_id for each in protocol.each_object(record))
         with self._lock:
             before = self._records.get(record.object_id)
             if before == names:
@@ -101,13 +99,8 @@ class DeliveredObjects:
             return names
 
     def _restore(self, node: int, state: Any) -> None:
-        missing = importlib.import_module(_NO_OBJECT).NoObjectInStoreError
-        signed = node - 2**64 if node >= 2**63 else node
-        for row in state.query(_DELIVERED, {"node": signed, "most": MESSAGES}):
-            try:
-                tree = state.object_store.get_object_tree(row["message_id"])
-            except missing:  # the node has confirmed the message
-                continue
-            self._add(node, tree, row["until"], newest=False)
+        for message_id, until in state.rows(_DELIVERED, (protocol.signed(node), MESSAGES)):
+            if (tree := state.objects.tree_of(message_id)) is not None:  # else the node has confirmed it
+                self._add(node, tree, until, newest=False)
         with self._lock:
             self._restored.add(node)

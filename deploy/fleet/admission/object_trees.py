@@ -13,16 +13,15 @@ The message's hash covers the ids of the children, and this hash is checked firs
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
+from deploy.fleet import protocol
 from deploy.fleet.storage.statements import AMONG, executor
 
-_OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _MESSAGES = "flwr.proto.message_pb2"
 
 _COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {AMONG}"
@@ -43,18 +42,9 @@ _COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {AMONG}"
 
 def is_hash_of(message: Any, tree: Any) -> bool:
     """Tell whether the id of a tree's root is the hash of a message and of the ids of its children."""
-    objects = importlib.import_module(_OBJECTS)
-    metadata = type(message.metadata)()
-    metadata.CopyFrom(message.metadata)
-    metadata.message_id = ""  # Flower computes the hash without the id
-    hashed = importlib.import_module(_MESSAGES).Message(metadata=metadata)
-    if message.HasField("error"):
-        hashed.error.CopyFrom(message.error)
-    body = hashed.SerializeToString(deterministic=True)
-    head = ("Message", ",".join(child.object_id for child in tree.children), str(len(body)))
-    text = objects.HEAD_VALUE_DIVIDER.join(head) + objects.HEAD_BODY_DIVIDER.decode()
     name: str = tree.object_id
-    return hashlib.sha256(text.encode() + body).hexdigest() == name
+    content = protocol.message_content(message, (child.object_id for child in tree.children))
+    return protocol.name_of(content) == name
 
 
 def flat(store: Any, tree: Any) -> Any:
@@ -66,9 +56,9 @@ def flat(store: Any, tree: Any) -> Any:
     Raises ValueError if the reply's message is a part of another message, or one of the reply's objects is a
     message.
     """
-    objects, new = importlib.import_module(_OBJECTS), importlib.import_module(_MESSAGES).ObjectTree
-    names = list(dict.fromkeys(each.object_id for each in objects.iterate_object_tree(tree)))
-    with store._mutation_session() as database:
+    new = importlib.import_module(_MESSAGES).ObjectTree
+    names = list(dict.fromkeys(each.object_id for each in protocol.each_object(tree)))
+    with store.session() as database:
         references = reference_counts(database, names)
         root = tree.object_id
         if references.pop(root, 0):
@@ -116,9 +106,8 @@ def stored_trees(database: Any, roots: Collection[str]) -> list[Any]:
 
 def state_children(store: Any, run: int, tree: Any) -> None:
     """Store the children that a ServerApp states for objects that a reply has stored without children."""
-    objects = importlib.import_module(_OBJECTS)
-    parents = {each.object_id: each for each in objects.iterate_object_tree(tree) if each.children}
-    with store._mutation_session() as database:
+    parents = {each.object_id: each for each in protocol.each_object(tree) if each.children}
+    with store.session() as database:
         execute = executor(database)
         flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
         for name, parent in parents.items():  # children first

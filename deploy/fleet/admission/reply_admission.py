@@ -10,6 +10,7 @@ from collections import OrderedDict
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.duties.joined_objects import SEPARATOR
 from deploy.fleet.errors import RequestRefused
@@ -36,16 +37,15 @@ MOST_MESSAGES = 10_000  # the most messages whose node and number of replies are
 MOST_INCOMPLETE = 1000  # the most messages that wait for their parts and are measured later
 LONGEST = 1e6  # s; a ClientApp that states a longer running time counts as having run for this long
 
-_CONSTANTS = "flwr.common.constant"
-_TREES = "flwr.supercore.inflatable.inflatable_object"
-_ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = :id"
+_MESSAGES = "flwr.proto.message_pb2"
+_ADDRESSEE = "SELECT dst_node_id FROM message_ins WHERE message_id = ?"
 _ASKED = (
     "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
-    "ON message_id = root_object_id WHERE session_id = :id"
+    "ON message_id = root_object_id WHERE session_id = ?"
 )
 _TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes INTEGER, objects INTEGER)"
 _SAVE = (
-    "INSERT INTO cohort_sent VALUES (:run, :bytes, :objects) ON CONFLICT (run) DO UPDATE "
+    "INSERT INTO cohort_sent VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE "
     "SET bytes = max(bytes, excluded.bytes), objects = max(objects, excluded.objects)"
 )
 
@@ -125,8 +125,8 @@ class ReplyAdmission:
             if before is not None and before.asked == session.asked:
                 session.pushed = before.pushed
             self._sessions[node] = session
-        tree = importlib.import_module(_TREES).iterate_object_tree(request.message_object_trees[0])
-        names = list(dict.fromkeys(each.object_id for each in tree))
+        tree = request.message_object_trees[0]
+        names = list(dict.fromkeys(each.object_id for each in protocol.each_object(tree)))
         missing = set(response.objects_to_push)
         present = (self._known.among(node, names) | session.pushed).intersection(names) - missing
         response.objects_to_push[:] = [name for name in names if name not in present]
@@ -160,7 +160,7 @@ class ReplyAdmission:
         (message,), (tree,) = request.messages_list, request.message_object_trees
         metadata = message.metadata
         addressed = (metadata.src_node_id, metadata.dst_node_id)
-        if addressed != (node, importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID):
+        if addressed != (node, protocol.SUPERLINK):
             raise self._no("the reply is not from this node to the ServerApp")
         if metadata.message_id != tree.object_id or not metadata.reply_to_message_id:
             raise self._no("the message is not a reply")
@@ -169,7 +169,7 @@ class ReplyAdmission:
         # Flower adds up these times, and cannot show a sum that is infinite.
         times = [min(max(0.0, each), LONGEST) for each in request.clientapp_runtime_list]
         request.clientapp_runtime_list[:] = times
-        asked = self._state_factory.state().get_valid_message_ins(metadata.reply_to_message_id)
+        asked = self._state_factory.state().valid_message(metadata.reply_to_message_id)
         if (
             asked is None
             or asked["dst_node_id"] % 2**64 != node
@@ -187,7 +187,7 @@ class ReplyAdmission:
             reason = f"the reply without its objects is too large: at most {MESSAGE} bytes are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
         limit = max(OBJECTS, FACTOR * self._sent_in(metadata.run_id).objects)
-        if (count := sum(1 for _ in importlib.import_module(_TREES).iterate_object_tree(tree))) > limit:
+        if (count := sum(1 for _ in protocol.each_object(tree))) > limit:
             reason = f"the reply has too many objects: {count}, and at most {limit} are allowed"
             raise self._no(reason, metadata.reply_to_message_id)
         if not object_trees.is_hash_of(message, tree):
@@ -209,8 +209,8 @@ class ReplyAdmission:
 
     def _found(self, request: Any, node: int) -> _Session:
         """Note the session that a node names after a restart of the SuperLink."""
-        rows = self._state_factory.state().query(_ASKED, {"id": request.session_id})
-        asked, run = (rows[0]["asked"], rows[0]["run_id"] % 2**64) if rows else ("", 0)
+        rows = self._state_factory.state().rows(_ASKED, (request.session_id,))
+        asked, run = (rows[0][0], protocol.unsigned(rows[0][1])) if rows else ("", 0)
         found = self._sessions[node] = _Session(request.session_id, run, asked, self._arrived(node))
         return found
 
@@ -224,8 +224,8 @@ class ReplyAdmission:
         if is_known:
             return
         # The SuperLink may have sent the message before its last restart.
-        found = self._state_factory.state().query(_ADDRESSEE, {"id": request.message_object_id})
-        if not any(message["dst_node_id"] % 2**64 == node for message in found):
+        found = self._state_factory.state().rows(_ADDRESSEE, (request.message_object_id,))
+        if not any(protocol.unsigned(to) == node for (to,) in found):
             raise RequestRefused("Bad confirmation: the message is not for this node", "PERMISSION_DENIED")
 
     def _spend(self, session: _Session, run: int, count: int) -> None:
@@ -233,8 +233,8 @@ class ReplyAdmission:
             session.spent += count
         if session.spent > (limit := allowed_bytes(self._sent_in(run).bytes)):
             state = self._state_factory.state()
-            asked = [row["asked"] for row in state.query(_ASKED, {"id": session.name})]
-            state._cleanup_push_session(session.name, cleanup_messages=True)
+            asked = [name for name, _ in state.rows(_ASKED, (session.name,))]
+            state.end_push(session.name, with_messages=True)
             raise self._no(
                 f"the reply is too large for what was asked: at most {limit} bytes are allowed "
                 f"({VARIABLE} raises this limit)",
@@ -256,37 +256,31 @@ class ReplyAdmission:
 
     def _answer(self, message_id: str, reason: str) -> None:
         """Store an error reply in place of a node's reply to a message. A stored reply is kept."""
-        state, trees = self._state_factory.state(), importlib.import_module(_TREES)
-        app, constants = importlib.import_module("flwr.app"), importlib.import_module(_CONSTANTS)
-        asked = state.get_valid_message_ins(message_id)
+        state = self._state_factory.state()
+        asked = state.valid_message(message_id)
         if asked is None:
             return
         now, node, run = time.time(), asked["dst_node_id"] % 2**64, asked["run_id"] % 2**64
-        metadata = app.Metadata(
+        error, content = protocol.error_reply(
+            protocol.MESSAGE_UNAVAILABLE,
+            f"Refused reply of node {node}: {reason}",
             run_id=run,
-            message_id="",
             src_node_id=node,
-            dst_node_id=constants.SUPERLINK_NODE_ID,
             reply_to_message_id=message_id,
             group_id=asked["group_id"],
             created_at=now,
             ttl=asked["created_at"] + asked["ttl"] - now,
             message_type=asked["message_type"],
         )
-        error = app.Error(constants.ErrorCode.MESSAGE_UNAVAILABLE, f"Refused reply of node {node}: {reason}")
-        message = importlib.import_module("flwr.app.message").make_message(metadata, error=error)
-        message.metadata.__dict__["_message_id"] = message.object_id
-        session = state.start_session(run)
-        tree = trees.get_object_tree(message)
-        stored, missing = state.store_message_and_object_tree(message, tree, session)
-        for name in missing:
-            state.store_object(run, session, name, message.deflate())
-        if not stored:  # there is a reply already
-            state._cleanup_push_session(session, cleanup_messages=False)
+        tree = importlib.import_module(_MESSAGES).ObjectTree(object_id=error.metadata.message_id)
+        if announced := state.announce_reply(error, tree):  # otherwise there is a reply already
+            session, missing = announced
+            for name in missing:
+                state.store_object(run, session, name, content)
 
     def _stored(self, objects: set[str]) -> dict[str, int]:
         """Return the size of each of these objects in bytes; 0 for an object that has not arrived."""
-        with self._state_factory.state().object_store.session() as database:
+        with self._state_factory.state().session() as database:
             return dict.fromkeys(objects, 0) | object_trees.sizes(database, objects)
 
     def _sent_in(self, run: int) -> Size:
@@ -309,14 +303,13 @@ class ReplyAdmission:
         with self._lock:
             self._all_saved()[run] = sent.largest(self._sent_in(run))
         try:
-            saved = {"run": str(run), "bytes": sent.bytes, "objects": sent.objects}
-            self._state_factory.state().query(_SAVE, saved)
+            self._state_factory.state().rows(_SAVE, (str(run), sent.bytes, sent.objects))
         except Exception as error:  # such as a locked database; this matters only after a restart
             getLogger("flwr").warning("The size of run %d was not saved: %s", run, error)
 
     def _size_of(self, tree: Any) -> Size:
-        objects = list(importlib.import_module(_TREES).iterate_object_tree(tree))
-        with self._state_factory.state().object_store.session() as database:
+        objects = list(protocol.each_object(tree))
+        with self._state_factory.state().session() as database:
             sizes = object_trees.sizes(database, {each.object_id for each in objects})
             if not all(sizes.values()):
                 raise ValueError("a part has not arrived")
@@ -329,8 +322,8 @@ class ReplyAdmission:
     def _all_saved(self) -> dict[int, Size]:
         if self._saved is None:
             state = self._state_factory.state()
-            state.query(_TABLE)
-            rows = state.query("SELECT run, bytes, objects FROM cohort_sent")
+            state.rows(_TABLE)
+            rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
             with self._lock:
-                self._saved = self._saved or {int(r["run"]): Size(r["bytes"], 0, r["objects"]) for r in rows}
+                self._saved = self._saved or {int(run): Size(size, 0, objects) for run, size, objects in rows}
         return self._saved

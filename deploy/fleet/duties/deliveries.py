@@ -21,12 +21,12 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
 
 from __future__ import annotations
 
-import importlib
 import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.fleet import protocol
 from deploy.fleet.storage.statements import executor, stored_time
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ _UNANSWERED = (
 )
 _BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
-_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
-_SESSIONS = "flwr.supercore.state.schema.corestate_models"
-_DATE = "flwr.supercore.date"
-_UTILS = "flwr.supercore.utils"
+_PENDING = "SELECT 1 FROM object_push_session_pending WHERE session_id = ? AND object_id = ?"
 
 
 class _Delivery(NamedTuple):
@@ -117,7 +114,7 @@ def incomplete(database: Any, replies: list[str]) -> set[str]:
     if not replies:
         return set()
     execute = executor(database)
-    now = stored_time(importlib.import_module(_DATE).now())
+    now = stored_time(protocol.now())
     incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
     if incomplete:
         execute(_BACK, (json.dumps(list(incomplete)),))
@@ -126,11 +123,7 @@ def incomplete(database: Any, replies: list[str]) -> set[str]:
 
 def is_expected(state: Any, session_id: str, object_id: str) -> bool:
     """Tell whether a push session waits for an object. If it does not, no attempt to store it can succeed."""
-    pending = importlib.import_module(_SESSIONS).ObjectPushSessionPending
-    wanted = importlib.import_module("sqlalchemy").select(pending.object_id)
-    with state.session() as database:
-        found = wanted.where(pending.session_id == session_id, pending.object_id == object_id)
-        return database.scalar(found) is not None
+    return bool(state.rows(_PENDING, (session_id, object_id)))
 
 
 def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
@@ -140,7 +133,7 @@ def give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
     asks for the reply to a deleted message gets Flower's error reply.
     """
     execute = executor(database)
-    node = importlib.import_module(_UTILS).uint64_to_int64(node_id)
+    node = protocol.signed(node_id)
     for (session_id,) in execute(_HALF_PUSHED, (node,)).all():
-        state._cleanup_push_session(session_id, cleanup_messages=True)
+        state.end_push(session_id, with_messages=True)
     state.delete_messages({message for (message,) in execute(_UNANSWERED, (node, kept or "")).all()})

@@ -23,7 +23,9 @@ from typing import Any, NoReturn
 import grpc
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
+from deploy.fleet import protocol
 from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
@@ -41,7 +43,6 @@ _AUTH = "flwr.superlink.auth_plugin"
 _HANDLERS = "flwr.superlink.servicer.control.control_handlers"
 _CONTROL_MESSAGES = "flwr.proto.control_pb2"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
-_KEYS = "flwr.supercore.primitives.asymmetric"
 
 
 def begin(state_factory: Any) -> Enrolment | None:
@@ -131,7 +132,7 @@ class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
         if len(key) <= MAX_KEY:
             with contextlib.suppress(ValueError, UnsupportedAlgorithm):
                 public = serialization.load_ssh_public_key(key)
-                if importlib.import_module(_KEYS).uses_nist_ec_curve(public):
+                if isinstance(public, EllipticCurvePublicKey):
                     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
                     return public.public_bytes(*form).decode()
         raise RegistrationRefused("the public key must be an elliptic-curve key in OpenSSH format")
@@ -139,11 +140,9 @@ class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _register(self, name: str, key: str) -> str:
         """Register a key as Flower's control API does, unless the key is registered. Return the node id."""
         state = self._state_factory.state()
-        encoded = importlib.import_module(_KEYS).public_key_to_bytes(
-            serialization.load_ssh_public_key(key.encode())
-        )
-        if (node := state.get_node_id_by_public_key(encoded)) is not None:
-            if state.get_node_info(node_ids=[node])[0].name != name:
+        encoded = protocol.key_bytes(serialization.load_ssh_public_key(key.encode()))
+        if (node := state.node_of_key(encoded)) is not None:
+            if state.name_of(node) != name:
                 raise RegistrationRefused("the public key is another client's")
             return str(node)
         account = importlib.import_module(_AUTH).NoOpControlAuthnPlugin().validate_tokens_in_metadata([])[1]

@@ -9,7 +9,7 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from deploy.fleet import wire
+from deploy.fleet import protocol, wire
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
@@ -26,7 +26,6 @@ MAX_HELD = 256  # the most requests of ServerApps that are held at a time, each 
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # the most push sessions whose missing parts are remembered
 
-_CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
 _APP_MESSAGES = "flwr.proto.runtime_pb2"
 
@@ -68,8 +67,8 @@ class HeldRequests:
 
         These objects arrive in the push session `session_id`. Then the receiver's request is answered.
         """
-        superlink, to = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID, metadata.dst_node_id
-        receiver = ("run", metadata.run_id) if to == superlink else ("node", to)
+        to = metadata.dst_node_id
+        receiver = ("run", metadata.run_id) if to == protocol.SUPERLINK else ("node", to)
         with self._lock:
             if not missing:
                 self._notify(receiver)

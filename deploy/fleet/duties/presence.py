@@ -21,13 +21,13 @@ for the node's reply receives Flower's error reply.
 from __future__ import annotations
 
 import heapq
-import importlib
 import threading
 import time
 from collections.abc import Callable
 from logging import getLogger
 from typing import Any
 
+from deploy.fleet import protocol
 from deploy.fleet.duties import held_requests
 from deploy.fleet.sockets import forwarded, sender
 from deploy.flower.deferred_answers import Later
@@ -56,9 +56,6 @@ SERVER_OPTIONS = {
 # s after a start of the SuperLink in which nodes may return before they count as offline: `RETURN`, and
 # `RETURN_EACH` more for each node
 RETURN, RETURN_EACH = 15.0, 0.01
-
-_CONSTANTS = "flwr.common.constant"
-_NODE_STATUS = "flwr.supercore.constant"
 
 
 class Presence:
@@ -99,13 +96,11 @@ class Presence:
             getLogger("flwr").warning("The nodes stay online in the database: %s", error)
 
     def _wait_for_return(self) -> None:
-        patience = importlib.import_module(_CONSTANTS).HEARTBEAT_PATIENCE
-        online = importlib.import_module(_NODE_STATUS).NodeStatus.ONLINE
         with self._state.session():  # one transaction for all
-            nodes = self._state.get_node_info(statuses=[online])
+            nodes = self._state.online_nodes()
             seconds = RETURN + RETURN_EACH * len(nodes)
             for node in nodes:
-                self._state.acknowledge_node_heartbeat(node.node_id, seconds / patience)
+                self._state.note_heartbeat(node, seconds / protocol.PATIENCE)
 
     def hold(self, answer: Any, node: int, context: Any) -> Later:
         """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread."""
@@ -137,7 +132,7 @@ class Presence:
         if returned:
             getLogger("flwr").info("Node %d is back", node)
             # The node may have been marked as offline after the state had acknowledged this heartbeat.
-            self._state.acknowledge_node_heartbeat(node, heartbeat.interval)
+            self._state.note_heartbeat(node, heartbeat.interval)
 
     def answer(self, node: int) -> None:
         """Answer the heartbeat of a node that is held, if there is one."""
@@ -212,16 +207,16 @@ class Presence:
                 return
             heartbeat.connected = False
         try:
-            if self._state.deactivate_node(node):  # false if the node has signed off or its key was revoked
+            if self._state.go_offline(node):  # false if the node has signed off or its key was revoked
                 with self._lock:
                     latest = self._latest[node]
-                    # During an activation, the latest heartbeat is the placeholder of `activate_node`, which
+                    # During an activation, the latest heartbeat is the placeholder of `activate`, which
                     # is not connected. The node must stay offline, because Flower activates no online node.
                     returned = latest is not heartbeat and latest.connected
                     if not returned:
                         self._offline.add(node)
-                if returned:  # the new heartbeat was acknowledged before `deactivate_node`
-                    self._state.acknowledge_node_heartbeat(node, latest.interval)
+                if returned:  # the new heartbeat was acknowledged before `go_offline`
+                    self._state.note_heartbeat(node, latest.interval)
                     return
                 why = "it sends no heartbeat" if heartbeat.answered else "its connection has ended"
                 getLogger("flwr").warning("Node %d is offline: %s", node, why)

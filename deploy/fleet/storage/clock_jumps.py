@@ -8,17 +8,24 @@ In stock Flower a jump by a minute or more ends every run, for two reasons:
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from datetime import datetime, timedelta
 from logging import getLogger
 from typing import Any
 
+from deploy.fleet import protocol
+from deploy.fleet.storage.statements import stored_time
+
 JUMP = 5.0  # s; the clock has jumped if it has advanced by this much more than `time.monotonic()`
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
-_CORE_STATE = "flwr.supercore.corestate.sql_corestate"
+MISSED_HEARTBEATS = 4
+"""A ServerApp counts as dead after this many times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
+
+A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
+to `shared.FAILING` s."""
+_PROLONG = "UPDATE task SET active_until = ? WHERE active_until IS NOT NULL AND finished_at IS NULL"
 
 
 class ClockJumps:
@@ -50,7 +57,7 @@ class ClockJumps:
 
     def now_for_messages(self) -> datetime:
         """Return the time by which the age of a message that is pushed is judged."""
-        now: datetime = importlib.import_module(_CORE_STATE).now()
+        now = protocol.now()
         return now - self._jump if time.monotonic() < self._until else now
 
 
@@ -60,9 +67,6 @@ def _ahead() -> float:
 
 
 def _prolong_tasks(state: Any) -> None:
-    core = importlib.import_module(_CORE_STATE)
-    patience = timedelta(seconds=core.HEARTBEAT_PATIENCE * core.HEARTBEAT_DEFAULT_INTERVAL)
-    task = core.TaskModel
-    under_way = task.active_until.is_not(None), task.finished_at.is_(None)
-    with state.session() as session:
-        session.execute(core.update(task).where(*under_way).values(active_until=core.now() + patience))
+    state.rows(
+        _PROLONG, (stored_time(protocol.now() + timedelta(seconds=MISSED_HEARTBEATS * protocol.HEARTBEAT)),)
+    )

@@ -20,16 +20,10 @@ import json
 from typing import Any
 
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_id,
-    is_valid_sha256_hash,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from flwr.supercore.utils import uint64_to_int64
 
+from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage.statements import AMONG, executor
 from deploy.fleet.storage.transactions import TakesTurns
@@ -72,9 +66,9 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def put(self, object_id: str, object_content: bytes) -> None:
         """Store the content of an object whose name is already stored."""
         if self.verify:
-            if object_id != get_object_id(object_content):
+            if object_id != protocol.name_of(object_content):
                 raise ValueError(f"Object ID {object_id} does not match content hash")
-            validate_object_content(content=object_content)
+            protocol.head(object_content)
         with self.session() as session:
             execute = executor(session)
             if execute(_PUT, (object_content, object_id)).rowcount:
@@ -91,9 +85,9 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Store the names and children of a message's objects. Return the names without contents."""
         children: dict[str, set[str]] = {}
-        for node in iterate_object_tree(object_tree):
+        for node in protocol.each_object(object_tree):
             name = node.object_id
-            if not is_valid_sha256_hash(name):
+            if not protocol.is_name(name):
                 raise ValueError(f"Invalid object ID format: {name}")
             parts = {child.object_id for child in node.children}
             if len(parts) != len(node.children):
@@ -101,7 +95,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
             if children.setdefault(name, parts) != parts:
                 raise ValueError(f"Object {name} was preregistered with different children.")
         names = json.dumps(list(children))
-        with self._mutation_session() as session:
+        with self.session() as session:
             execute = executor(session)
             known: dict[str, int] = dict(execute(_KNOWN, (names,)).all())
             stated: dict[str, set[str]] = {name: set() for name in known}
@@ -121,15 +115,21 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
                 execute(_ADD_CHILD, pairs)
             if counts := [(count, name) for name, count in references.items() if count]:
                 execute(_COUNT, counts)
-            run = uint64_to_int64(run_id)
+            run = protocol.signed(run_id)
             execute(_ADD_TO_RUN, [(run, name) for name in children])
         return [name for name in children if not known.get(name)]
 
     def get_object_tree(self, object_id: str) -> ObjectTree:
         """Return an object with its descendants."""
+        if (tree := self.tree_of(object_id)) is None:
+            raise _unknown(object_id)
+        return tree
+
+    def tree_of(self, object_id: str) -> ObjectTree | None:
+        """Return an object with its descendants; None if its name is not stored."""
         with self.session() as session:
             if executor(session)(_EXISTS, (object_id,)).first() is None:
-                raise _unknown(object_id)
+                return None
             trees: list[ObjectTree] = object_trees.stored_trees(session, [object_id])
         return trees[0]
 
@@ -138,7 +138,7 @@ class CohortObjectStore(TakesTurns, SqlObjectStore):
 
         An object that is itself a child of another object is not deleted.
         """
-        with self._mutation_session() as session:
+        with self.session() as session:
             execute = executor(session)
             if execute(_IS_UNUSED, (object_id,)).first() is None:
                 return

@@ -21,22 +21,29 @@ so the message is kept until it expires. But rounds 1 to 6 are over when the fir
 
 from __future__ import annotations
 
-import importlib
 import re
 import threading
 from collections.abc import Collection
 from logging import getLogger
 from typing import Any
 
-from deploy.fleet.storage.statements import AMONG, executor, listed
+from deploy.fleet import protocol
+from deploy.fleet.storage.statements import AMONG, executor, listed, stored_time
 
-_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
-_SESSIONS = "flwr.supercore.state.schema.corestate_models"
-_DATE = "flwr.supercore.date"
-_UTILS = "flwr.supercore.utils"
 _UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {AMONG} AND delivered_at = ''"
 _PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {AMONG}"
 _ROOTS = f"SELECT object_id FROM objects WHERE object_id {AMONG} AND ref_count = 0"
+_WAITING = "SELECT message_id, group_id FROM message_ins WHERE run_id = ? AND delivered_at = ''"
+_CLAIM = (
+    f"UPDATE message_ins SET delivered_at = 'past' WHERE message_id {AMONG} AND delivered_at = '' "
+    "RETURNING message_id"
+)
+_EXPIRED = "SELECT message_id FROM message_ins WHERE run_id = ? AND created_at + ttl < ?"
+_INCOMPLETE = (
+    "SELECT session_id, group_id FROM object_push_session_roots "
+    "JOIN message_ins ON message_id = root_object_id WHERE run_id = ?"
+)
+_ABANDONED = "SELECT session_id FROM object_push_sessions WHERE run_id = ? AND expires_at <= ?"
 _ROUND = re.compile(r"[0-9]{1,18}")
 _BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.buffered_messages.buffered_group`
 
@@ -97,7 +104,7 @@ def unfetched(state: Any, message_ids: Collection[str]) -> set[str]:
         replies = {name for (name,) in execute(_UNFETCHED, (listed(message_ids),))}
         pushes = execute(_PUSHES, (listed(replies),)).all() if replies else ()
         for (session_id,) in pushes:
-            state._cleanup_push_session(session_id, cleanup_messages=False)
+            state.end_push(session_id, with_messages=False)
     return replies
 
 
@@ -105,45 +112,26 @@ def delete_objects(state: Any, message_ids: Collection[str]) -> None:
     """Delete the objects of messages and replies with these ids."""
     with state.session() as database:
         for (name,) in executor(database)(_ROOTS, (listed(message_ids),)).all():
-            state.object_store.delete(name)
+            state.objects.delete(name)
 
 
 def _delete_before(state: Any, run_id: int, number: int) -> None:
-    sql, utils = importlib.import_module("sqlalchemy"), importlib.import_module(_UTILS)
-    message = importlib.import_module(_MESSAGES).MessageIns
-    push = importlib.import_module(_SESSIONS).ObjectPushSession
-    root = importlib.import_module(_SESSIONS).ObjectPushSessionRoot
-    now = importlib.import_module(_DATE).now()
-    run = utils.uint64_to_int64(run_id)
-    waiting = sql.select(message.message_id, message.group_id).where(
-        message.run_id == run, message.delivered_at == ""
-    )
-    expired = sql.select(message.message_id).where(
-        message.run_id == run, message.created_at + message.ttl < now.timestamp()
-    )
-    abandoned = sql.select(push.session_id).where(push.run_id == run, push.expires_at <= now)
-    incomplete = (
-        sql.select(push.session_id, message.group_id)
-        .join(root, root.session_id == push.session_id)
-        .join(message, message.message_id == root.root_object_id)
-        .where(message.run_id == run)
-    )
+    run, moment = protocol.signed(run_id), protocol.now()
 
-    def is_past(row: Any) -> bool:
-        of = _round_of(row.group_id)
-        return of is not None and of < number
+    def past(rows: Any) -> set[str]:
+        """Return the first values of those rows whose second value, a group id, is that of a past round."""
+        rounds = ((name, _round_of(group)) for name, group in rows.all())
+        return {name for name, of in rounds if of is not None and of < number}
 
     with state.session() as database:
-        past = {each.message_id for each in database.execute(waiting) if is_past(each)}
+        execute = executor(database)
+        waiting = past(execute(_WAITING, (run,)))
         # A message that a node has received since the `waiting` messages were looked up is not claimed.
-        claim = (
-            sql.update(message)
-            .where(message.message_id.in_(past), message.delivered_at == "")
-            .values(delivered_at="past")
-            .returning(message.message_id)
+        claimed = execute(_CLAIM, (listed(waiting),)).all() if waiting else []
+        state.delete_messages(
+            {name for (name,) in (*claimed, *execute(_EXPIRED, (run, moment.timestamp())).all())}
         )
-        claimed = set(database.scalars(claim)) if past else set()
-        state.delete_messages(claimed | set(database.scalars(expired)))
-        sessions = {each.session_id for each in database.execute(incomplete) if is_past(each)}
-        for session_id in sessions.union(database.scalars(abandoned)):
-            state._cleanup_push_session(session_id, cleanup_messages=True)
+        pushes = past(execute(_INCOMPLETE, (run,)))
+        pushes |= {name for (name,) in execute(_ABANDONED, (run, stored_time(moment))).all()}
+        for session_id in pushes:
+            state.end_push(session_id, with_messages=True)

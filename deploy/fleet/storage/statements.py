@@ -11,13 +11,11 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from deploy.flower.corrupt_database import note_error
 
 AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
-_SESSIONS = "flwr.supercore.state.schema.corestate_models"
 _KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
 
 
@@ -77,14 +75,6 @@ def executor(session: Any) -> Callable[..., Any]:
     return execute_directly
 
 
-def stored_time(moment: datetime) -> Any:
-    """Return a time in the form in which the database stores times, as in the column `expires_at`."""
-    return _conversion()(moment)
-
-
-@cache
-def _conversion() -> Callable[[datetime], Any]:
-    kind = importlib.import_module(_SESSIONS).ObjectPushSession.__table__.c.expires_at.type
-    dialect = importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite").dialect()
-    convert: Callable[[datetime], Any] = kind.dialect_impl(dialect).bind_processor(dialect)
-    return convert
+def stored_time(moment: datetime) -> str:
+    """Return a time in UTC as the database stores times, for example in the column `expires_at`."""
+    return moment.isoformat(sep=" ")

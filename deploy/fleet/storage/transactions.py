@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from flwr.supercore.sql_mixin import SqlMixin, _current_sessions
+from flwr.supercore.sql_mixin import SqlMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,10 @@ class Turns:
         self._waiting: deque[tuple[int, threading.Lock]] = deque()
         self._owner = 0  # the thread that has the lock; 0 if none has it
         self._depth = 0  # how often the owner has taken the lock without releasing it
+
+    def is_mine(self) -> bool:
+        """Tell whether this thread has the lock."""
+        return self._owner == threading.get_ident()
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -65,13 +69,18 @@ class TakesTurns(SqlMixin):
     """
 
     _turns = Turns()
+    _open: ClassVar[dict[str, Session]] = {}  # the sessions of the thread whose turn it is, by database
 
     def session(self) -> AbstractContextManager[Session]:  # type: ignore[override]
         """Return a context manager that begins a transaction when it is this thread's turn."""
-        outer = (_current_sessions.get() or {}).get(self._session_scope)
+        outer = self._open.get(self.database_url) if self._turns.is_mine() else None
         return self._taking_a_turn() if outer is None else nullcontext(outer)
 
     @contextmanager
     def _taking_a_turn(self) -> Iterator[Session]:
         with self._turns, super().session() as session:
-            yield session
+            self._open[self.database_url] = session
+            try:
+                yield session
+            finally:
+                del self._open[self.database_url]

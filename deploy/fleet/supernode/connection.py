@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from logging import getLogger
 from math import inf
 from pathlib import Path
@@ -18,12 +17,13 @@ from typing import Any, NoReturn
 
 import grpc
 
-from deploy.fleet import wire
+from deploy.fleet import protocol, wire
 from deploy.fleet.duties.held_requests import LONGEST_LONG
 from deploy.fleet.duties.presence import HOLD, PATIENT
 from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
+from deploy.json_text import parse_json
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
 OPTIONS = {
@@ -46,28 +46,27 @@ FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMB
 ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
 SIGNED = 10.0  # s for which requests have the same time stamp and signature, which the server checks once
 GOODBYE = 5.0  # s in which a SuperNode that ends signs off
+NO_CONNECTION = 305  # the code of the message that says so
 ENDING = 10.0  # s that a SuperNode takes to end after a request was refused
 
-_CONSTANTS = "flwr.common.constant"
 _SERDE = "flwr.common.serde"
-_MESSAGE = "flwr.app.message"
-_KEYS = "flwr.supercore.primitives.asymmetric"
-_OBJECTS = "flwr.supercore.inflatable.inflatable_protobuf_utils"
+_OBJECTS = "flwr.supercore.inflatable.inflatable_utils"
 _NODE = "flwr.proto.node_pb2"
-_DATE = "flwr.supercore.date"
 _EXIT = "flwr.supercore.exit"
-_RUN = "flwr.supercore.run"
-_ERROR = "flwr.supercore.error"
 
 
 class NoGrpcError(Exception):
     """The server does not speak gRPC, or does not know the Fleet API. The message says what to do."""
 
 
+class RunNotRunningError(Exception):
+    """The run of a request is not running."""
+
+
 class Requests:
     """Sends requests to the Fleet API, each signed, and repeats those that may succeed later.
 
-    A request that is refused with PERMISSION_DENIED raises Flower's RunNotRunningException. After
+    A request that is refused with PERMISSION_DENIED raises RunNotRunningError. After
     UNAUTHENTICATED the SuperNode ends. While the SuperLink is unavailable, or an error is temporary
     (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
     seconds. Any other error is raised; a server that does not speak gRPC raises NoGrpcError.
@@ -79,12 +78,8 @@ class Requests:
     def __init__(
         self, channel: grpc.Channel, keys: Any, max_tries: int | None = None, max_seconds: float | None = None
     ) -> None:
-        crypto = importlib.import_module(_KEYS)
-        self._private, self._sign = keys[0], crypto.sign_message
-        self._public = crypto.public_key_to_bytes(keys[1])
+        self._private, self._public = keys[0], protocol.key_bytes(keys[1])
         self._max_tries, self._max_seconds = max_tries, max_seconds
-        self._now = importlib.import_module(_DATE).now
-        self.not_running = importlib.import_module(_RUN).RunNotRunningException
         self._methods = wire.calls(channel)
         # When the last headers were signed (time.time(), s), and the headers
         self._signed: tuple[float, tuple[tuple[str, Any], ...]] = -inf, ()
@@ -101,8 +96,8 @@ class Requests:
         now = time.time()  # no monotonic clock, because those stand still while the device sleeps
         signed, headers = self._signed
         if not 0 <= now - signed < SIGNED:
-            stamp = self._now().isoformat()
-            signature = self._sign(self._private, stamp.encode("ascii"))
+            stamp = protocol.now().isoformat()
+            signature = protocol.sign(self._private, stamp.encode("ascii"))
             headers = (wire.PUBLIC_KEY, self._public), (wire.TIME_STAMP, stamp), (wire.SIGNATURE, signature)
             self._signed = now, headers
         return headers
@@ -157,7 +152,7 @@ class Requests:
             ) from error
         match error.code():
             case grpc.StatusCode.PERMISSION_DENIED:
-                raise self.not_running from error
+                raise RunNotRunningError from error
             case grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", details)
                 self.end()
@@ -259,12 +254,13 @@ class Connection:
 
         Returns the ids of the objects to push, and the push session.
         """
-        if message.has_content():
-            message = importlib.import_module(_MESSAGE).remove_content_from_message(message)
+        announced = self._serde.message_to_proto(message)
+        if announced.HasField("content"):
+            announced.content.Clear()  # it is in the objects
         answer = self._requests.ask(
             "PushMessages",
             node=self._node,
-            messages_list=[self._serde.message_to_proto(message)],
+            messages_list=[announced],
             message_object_trees=[object_tree],
             clientapp_runtime_list=[runtime],
         )
@@ -281,22 +277,25 @@ class Connection:
 
     def pull_object(self, run_id: int, object_id: str) -> bytes:
         """Return the content of an object, as `transfers.pull` expects it."""
-        content: bytes = self._objects.make_pull_object_fn_protobuf(
-            partial(self._requests.send, "PullObject"), self._node, run_id
-        )(object_id)
+        answer = self._requests.ask("PullObject", node=self._node, run_id=run_id, object_id=object_id)
+        if not answer.object_found:
+            raise self._objects.ObjectPullError(object_id, "the object could not be found.")
+        if not answer.object_available:
+            raise self._objects.ObjectUnavailableError(object_id)
+        content: bytes = answer.object_content
         return content
 
     def push_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> None:
         """Send an object, as `transfers.push` expects it."""
-        self._objects.make_push_object_fn_protobuf(
-            partial(self._requests.send, "PushObject"), self._node, run_id, session_id
-        )(object_id, content)
+        what = {"object_id": object_id, "object_content": content, "session_id": session_id}
+        if not self._requests.ask("PushObject", node=self._node, run_id=run_id, **what).stored:
+            raise self._objects.ObjectPushError(object_id, run_id, session_id)
 
     def confirm(self, run_id: int, message_id: str) -> None:
         """Confirm that a message has arrived with all its objects."""
-        self._objects.make_confirm_message_received_fn_protobuf(
-            partial(self._requests.send, "ConfirmMessageReceived"), self._node, run_id
-        )(message_id)
+        self._requests.ask(
+            "ConfirmMessageReceived", node=self._node, run_id=run_id, message_object_id=message_id
+        )
 
 
 @contextmanager
@@ -317,9 +316,8 @@ def connect(
     """
     if isinstance(root_certificates, str):
         root_certificates = Path(root_certificates).expanduser().read_bytes()
-    crypto = importlib.import_module(_KEYS)
-    keys = authentication_keys or crypto.generate_key_pairs()
-    public = crypto.public_key_to_bytes(keys[1])
+    keys = authentication_keys or protocol.new_key()
+    public = protocol.key_bytes(keys[1])
     options = list(OPTIONS.items())
     channel = (
         grpc.insecure_channel(server_address, options=options)
@@ -329,17 +327,18 @@ def connect(
         )
     )
     requests = Requests(channel, keys, None if max_retries is None else max_retries + 1, max_wait_time)
-    interval = importlib.import_module(_CONSTANTS).HEARTBEAT_DEFAULT_INTERVAL
     node = beats = None
     try:
         try:
             if authentication_keys is None:
                 requests.ask("RegisterNode", public_key=public)
-            answer = requests.ask("ActivateNode", public_key=public, heartbeat_interval=interval)
-        except (Exception, requests.not_running) as error:
+            answer = requests.ask("ActivateNode", public_key=public, heartbeat_interval=protocol.HEARTBEAT)
+        except Exception as error:
             _exit(error)
         node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
-        heartbeat = wire.METHODS["SendNodeHeartbeat"].request(node=node, heartbeat_interval=interval)
+        heartbeat = wire.METHODS["SendNodeHeartbeat"].request(
+            node=node, heartbeat_interval=protocol.HEARTBEAT
+        )
         beats = Heartbeats(requests, heartbeat)
         beats.start()
         getLogger("flwr").info("Connected to the SuperLink over gRPC")
@@ -357,18 +356,16 @@ def connect(
         channel.close()
 
 
-def _exit(error: BaseException) -> NoReturn:
+def _exit(error: Exception) -> NoReturn:
     """End the SuperNode, which could not connect, with a message that holds the reason."""
-    if not isinstance(error, Exception):  # Flower's RunNotRunningException, which has no text of its own
-        error = error.__cause__ or error
-    reason = str(error)
-    if isinstance(error, grpc.RpcError):
-        reason = error.details() or reason
-        if known := importlib.import_module(_ERROR).FlowerError.from_json(reason):
-            reason = "\n".join(filter(None, (f"[code: {known.code}] {known.message}", known.public_details)))
-    flower = importlib.import_module(_EXIT)
-    flower.flwr_exit(
-        flower.ExitCode.SUPERNODE_CONNECTION_ERROR,
-        f"Failed to initialize the connection to the SuperLink.\n{reason}",
-    )
+    cause = error.__cause__ if isinstance(error, RunNotRunningError) else error  # it has no text of its own
+    reason = str(cause)
+    if isinstance(cause, grpc.RpcError):
+        reason = cause.details() or reason
+        with suppress(ValueError, KeyError, TypeError):  # else it is no error of Flower
+            known = parse_json(reason)
+            lines = f"[code: {known['code']}] {known['public_message']}", known.get("public_details")
+            reason = "\n".join(filter(None, lines))
+    text = f"Failed to initialize the connection to the SuperLink.\n{reason}"
+    importlib.import_module(_EXIT).flwr_exit(NO_CONNECTION, text)
     raise SystemExit  # not reached

@@ -27,7 +27,11 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from flwr.proto.message_pb2 import ObjectTree
+
+from deploy.fleet import protocol
 from deploy.fleet.supernode import bundles, transfers
+from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
@@ -43,11 +47,7 @@ SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
-_OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-_CONSTANTS = "flwr.common.constant"
-_TASKS = "flwr.supercore.constant"
 _CONFIG = "flwr.common.config"
-_RUN = "flwr.supercore.run"
 _APP = "flwr.app"
 
 
@@ -97,9 +97,7 @@ class Node:
     def __init__(self, connected: Connection, state: Any, node_config: Any, trust: Path | None) -> None:
         self._connection, self._state, self._node_config, self._trust = connected, state, node_config, trust
         self._store = state.object_store
-        self._objects, self._app = importlib.import_module(_OBJECTS), importlib.import_module(_APP)
-        self._constants = importlib.import_module(_CONSTANTS)
-        self._not_running = importlib.import_module(_RUN).RunNotRunningException
+        self._app = importlib.import_module(_APP)
         self._last_message = time.monotonic()
 
     def step(self) -> None:
@@ -107,7 +105,7 @@ class Node:
         asked = time.monotonic()
         try:
             received = self._connection.receive()
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("A run ended while its message was received: the message is ignored")
             received = None
         if received is None:
@@ -121,7 +119,7 @@ class Node:
         run_id, message_id = message.metadata.run_id, message.metadata.message_id
         try:
             self._fetch(message, tree, self._prepare(run_id))
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("Run %s is not running: message %s is ignored", run_id, message_id)
         except _UnfitError as error:
             getLogger("flwr").error("%s", error)
@@ -137,12 +135,12 @@ class Node:
             try:
                 bundle = bundles.fetch(self._connection.get_fab, run.fab_hash, run_id, self._trust)
             except bundles.BundleRefusedError as error:
-                raise _UnfitError(self._constants.ErrorCode.INVALID_FAB, str(error)) from None
+                raise _UnfitError(protocol.INVALID_FAB, str(error)) from None
             try:
                 config = importlib.import_module(_CONFIG).get_fused_config_from_fab(bundle.content, run)
             except Exception as error:  # whatever a file may hold
                 reason = f"The bundle {run.fab_hash} of run {run_id} cannot be read: {error}"
-                raise _UnfitError(self._constants.ErrorCode.INVALID_FAB, reason) from error
+                raise _UnfitError(protocol.INVALID_FAB, reason) from error
             earlier = self._state.get_run_series_context(run.series_id)
             context = self._app.Context(
                 run_id=run_id,
@@ -161,27 +159,27 @@ class Node:
     def _fetch(self, message: Any, tree: Any, bundle: str) -> None:
         """Store a message with its objects, and let a ClientApp work on it from the beginning."""
         run_id, message_id = message.metadata.run_id, message.metadata.message_id
-        unavailable = self._constants.ErrorCode.MESSAGE_UNAVAILABLE
-        kind = importlib.import_module(_TASKS).TaskType.CLIENT_APP
-        task = self._state.create_task(task_type=kind, run_id=run_id, fab_hash=bundle)
+        task = self._state.create_task(task_type="flwr-clientapp", run_id=run_id, fab_hash=bundle)
         if task is None:
-            raise _UnfitError(unavailable, f"No task could be created for message {message_id}")
+            raise _UnfitError(
+                protocol.MESSAGE_UNAVAILABLE, f"No task could be created for message {message_id}"
+            )
         try:
             names = self._store.preregister(run_id, tree)
             self._state.store_message(message)  # wakes the executor
             transfers.pull(names, partial(self._connection.pull_object, run_id), self._store.put)
             self._connection.confirm(run_id, message_id)
-        except BaseException as error:  # Flower's RunNotRunningException is no Exception
+        except BaseException as error:
             self._state.delete_messages(message_ids=[message_id])
             self._store.delete(message_id)
             details = f"The message was not received: {error}"
-            self._state.finish_task(task, sub_status=self._constants.SubStatus.FAILED, details=details)
-            if not isinstance(error, Exception):
+            self._state.finish_task(task, sub_status="failed", details=details)
+            if isinstance(error, RunNotRunningError) or not isinstance(error, Exception):
                 raise
             # If this fails, the SuperLink delivers the message again.
-            with suppress(Exception, self._not_running):
+            with suppress(Exception):
                 self._connection.confirm(run_id, message_id)
-            raise _UnfitError(unavailable, details) from error
+            raise _UnfitError(protocol.MESSAGE_UNAVAILABLE, details) from error
         getLogger("flwr").info("Received successfully")
 
     def _reply(self, message_id: str) -> None:
@@ -220,12 +218,9 @@ class Node:
 
     def _send_error(self, message: Any, error: _UnfitError) -> None:
         reply = self._app.Message(self._app.Error(error.code, str(error)), reply_to=message)
-        contents = {
-            name: each.deflate() for name, each in self._objects.get_all_nested_objects(reply).items()
-        }
-        tree = self._objects.get_object_tree(reply)
-        reply.metadata.__dict__["_message_id"] = tree.object_id
-        self._send(reply, tree, 0.0, contents.__getitem__)
+        content, reply_id = reply.deflate(), reply.object_id
+        reply.metadata.__dict__["_message_id"] = reply_id
+        self._send(reply, ObjectTree(object_id=reply_id), 0.0, lambda _: content)
 
     def _send(self, reply: Any, tree: Any, runtime: float, content_of: Callable[[str], bytes]) -> None:
         """Send a reply with the objects that the SuperLink lacks. `runtime` is in seconds."""
@@ -234,16 +229,14 @@ class Node:
         try:
             lacking, session = self._connection.send(reply, tree, runtime)
             names = dict.fromkeys(
-                each.object_id
-                for each in self._objects.iterate_object_tree(tree)
-                if each.object_id in lacking
+                each.object_id for each in protocol.each_object(tree) if each.object_id in lacking
             )
             transfers.push(
                 ((name, content_of(name)) for name in names),
                 partial(self._connection.push_object, run_id, session),
             )
             getLogger("flwr").info("Sent successfully")
-        except self._not_running:
+        except RunNotRunningError:
             getLogger("flwr").info("Run %s is not running: the reply %s is ignored", run_id, message_id)
         except Exception as error:  # the next message may be answered
             getLogger("flwr").error("Failed to send message %s: %s", message_id, error)

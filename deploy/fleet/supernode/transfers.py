@@ -116,7 +116,7 @@ class _Pull:
                 else:
                     self._wait(asked[0], pause)
                     pause = min(2 * pause, LONGEST_RETRY)
-        except BaseException:  # Flower's RunNotRunningException is no Exception
+        except BaseException:
             self._over.set()
             raise
         return names

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from concurrent.futures import Future
+import os
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.supernode import transfers
 from deploy.flower.patches import app_channel
 from deploy.flower.patches.shared import INFLATABLE, replace
 
-_CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
-_EXIT = "flwr.supercore.exit.exit"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _TELEMETRY = "flwr.supercore.telemetry"
 
 
@@ -44,14 +44,13 @@ def start_no_threads_for_telemetry() -> None:
 
     In stock Flower, two threads for each message compose reports that nobody receives.
     """
-    telemetry = importlib.import_module(_TELEMETRY)
-    if telemetry.FLWR_TELEMETRY_ENABLED == "1" or telemetry.FLWR_TELEMETRY_LOGGING == "1":
-        return
+    switches = {"FLWR_TELEMETRY_ENABLED": "1", "FLWR_TELEMETRY_LOGGING": "0"}  # by default
+    if all(os.environ.get(name, usual) != "1" for name, usual in switches.items()):
+        replace(_TELEMETRY, create_event=lambda *_: "disabled", Thread=_InThisThread)
 
-    def event(*_: Any) -> Future[str]:
-        done: Future[str] = Future()
-        done.set_result("disabled")
-        return done
 
-    replace(_CLIENTAPP, event=event)
-    replace(_EXIT, event=event)
+class _InThisThread:
+    """A thread that is none: `start` calls the function."""
+
+    def __init__(self, target: Callable[[], None], **_: Any) -> None:
+        self.start = target

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from deploy.flower.patches.shared import FAILING, replace
+from deploy.flower.patches.shared import FAILING
 
-_RETRY = "flwr.supercore.retry.http_retry"
 _INVOKER = "flwr.supercore.retry.retry_invoker"
 
 
@@ -20,7 +19,6 @@ def retry_after_500() -> None:
     The SuperLink's database may be locked for a while. In stock Flower the first such answer ends the run.
     Here the run ends only if the request has failed for `FAILING` seconds.
     """
-    replace(_RETRY, _RETRYABLE_STATUS_CODES=frozenset({500, 503, 504}))
     invoker = importlib.import_module(_INVOKER).RetryInvoker
     invoke = invoker.invoke
 
@@ -33,13 +31,15 @@ def retry_after_500() -> None:
             try:
                 return target(*arguments, **named)
             except Exception as error:
-                if getattr(getattr(error, "response", None), "status_code", None) != 500:
+                response: Any = getattr(error, "response", None)
+                if getattr(response, "status_code", None) != 500:
                     began = None  # another failure, such as an absent SuperLink, is not limited here
                     raise
                 now = time.monotonic()
                 began = now if began is None else began
                 if now - began > FAILING:
                     raise RuntimeError(f"The SuperLink has failed to answer for {FAILING:g} s") from error
+                response.status_code = 503  # with which Flower repeats the request
                 raise
 
         return invoke(this, attempt, *arguments, **named)

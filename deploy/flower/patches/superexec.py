@@ -7,6 +7,7 @@ The thread replaces it in a SuperNode, and in a SuperLink that starts its Server
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 import subprocess
 import threading
@@ -19,16 +20,22 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from deploy.flower.channel import serve
 from deploy.flower.patches import app_starts, retries
 from deploy.flower.patches.app_channel import SERVED
-from deploy.flower.patches.app_starts import EXECUTOR, apps
+from deploy.flower.patches.app_starts import apps
 from deploy.flower.patches.apps import app_servers
-from deploy.flower.patches.shared import LOOK, like, remembered, replace
+from deploy.flower.patches.shared import LOOK, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from deploy.flower.fork_client import ForkServer
 
-PLUGIN = "flwr.supercore.superexec.plugin"
+# The programs that run tasks, and whether their output is shown. The type of a task is its program's name.
+PROGRAMS = {
+    "flwr-serverapp": False,  # it sends its output to the SuperLink
+    "flwr-simulation": False,
+    **dict.fromkeys(("flwr-agentapp", "flwr-clientapp", "flwr-connector", "flwr-model"), True),
+}
+INSECURE, INSTALL = "--insecure", "--allow-runtime-dependency-installation"  # options that apps get as well
 CORE_HANDLERS = "flwr.supercore.servicer.runtime.runtime_handlers"
 ATTEMPTS = 60  # the most attempts, one in each second, to report that an app has ended
 
@@ -60,16 +67,14 @@ class SuperExecThread(threading.Thread):
     ) -> None:
         super().__init__(name="superexec", daemon=True)
         options = dict(pairwise(command))
-        self._plugin = importlib.import_module(PLUGIN).AutoExecPlugin(
-            runtime_api_address=options["--runtime-api-address"],
-            insecure="--insecure" in command,
-            root_certificates_path=options.get("--root-certificates"),
-            runtime_dependency_install="--allow-runtime-dependency-installation" in command,
-            executor=importlib.import_module(EXECUTOR).SubprocessExecutor(),
-        )
+        certificates = options.get("--root-certificates")
+        self._options = [
+            *("--runtime-api-address", options["--runtime-api-address"], "--parent-pid", str(os.getpid())),
+            *(each for each in (INSECURE, INSTALL) if each in command),
+            *(("--root-certificates", certificates) if certificates else ()),
+        ]
         self._state, self._handlers, self._due, self._interval = state, handlers, due, interval
         self._app_servers = app_servers.AppServers()
-        replace(EXECUTOR, subprocess=like(subprocess, Popen=self._start_app))
         self.start()
 
     def terminate(self) -> None:
@@ -81,19 +86,19 @@ class SuperExecThread(threading.Thread):
     def run(self) -> None:
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
-        request = AcquireTaskRequest(supported_task_types=sorted(self._plugin.supported_task_types))
+        request = AcquireTaskRequest(supported_task_types=sorted(PROGRAMS))
         while True:
             self._due.wait(self._interval)
             self._due.clear()
             self._app_servers.end_idle()
             try:
                 while (acquired := self._handlers.acquire_task(request, self._state)).token:
-                    self._plugin.launch_task(token=acquired.token, task=acquired.task)
+                    self._start_app(acquired.task.type, acquired.token)
             except Exception as error:  # another app may still start
                 getLogger("flwr").exception("An app could not be started: %s", error)
 
-    def _start_app(self, command: list[str], **settings: Any) -> None:
-        token = command[command.index("--token") + 1]
+    def _start_app(self, program: str, token: str) -> None:
+        output = {} if PROGRAMS[program] else {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         find_task = partial(remembered(self._state.get_task_by_token, but=None), token)
         imported = False
 
@@ -104,17 +109,18 @@ class SuperExecThread(threading.Thread):
             imported = self._app_servers.fork(server, run, bundle, command, output, channel)
             return imported
 
-        forks = command[0] == "flwr-clientapp" and app_servers.supported()
+        forks = program == "flwr-clientapp" and app_servers.supported()
         ours, its = socket.socketpair()
         with its:
-            apps.start(command, channel=its, fork=fork if forks else None, **settings)
+            command = [program, "--token", token, *self._options]
+            apps.start(command, channel=its, fork=fork if forks else None, **output)
         answer = partial(self._answer, find_task, without_bundle=imported)
 
         def attend() -> None:
             serve(ours, answer)
             for _ in range(ATTEMPTS):
                 try:
-                    self._report_lost(token, command[0].removeprefix("flwr-"))
+                    self._report_lost(token, program.removeprefix("flwr-"))
                     return
                 except Exception as error:  # such as a locked database
                     getLogger("flwr").warning("An app that ended cannot be reported yet: %s", error)
@@ -126,7 +132,7 @@ class SuperExecThread(threading.Thread):
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
         Without this report, the failure would be noticed after two minutes without the app's heartbeats.
-        (In a SuperLink these are `factories.MISSED_HEARTBEATS` times 30 s, in a SuperNode
+        (In a SuperLink these are `clock_jumps.MISSED_HEARTBEATS` times 30 s, in a SuperNode
         `supernode.LONGEST_SILENCE`.)
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task

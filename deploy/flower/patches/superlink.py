@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from deploy.fleet import factories
@@ -16,7 +17,8 @@ from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.duties import duties
 from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches.app_starts import fork_apps
-from deploy.flower.patches.shared import like, replace, skip_unseen_lines
+from deploy.flower.patches.apps import upload_progress
+from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import SuperExecThread
 
 # Python's switch interval, s: a thread that waits for the interpreter wakes up this often. With Python's
@@ -29,7 +31,6 @@ LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the Super
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
-_RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
 
 
 def patch() -> None:
@@ -40,26 +41,19 @@ def patch() -> None:
     gc.set_threshold(*GARBAGE)
     end_if_corrupt()
     handlers = importlib.import_module(_SUPERLINK_API)
-    factories.hand_over(duties)
+    state = factories.hand_over(duties)
     duties.held.hold_for_apps(handlers)
     joined_objects.answer_apps(handlers)
+    upload_progress.answer_apps(handlers)
 
     # When the SuperLink ends, Flower waits for all requests. A program that follows a run's log has a request
     # under way until the run ends.
     uvicorn = importlib.import_module(_SUPERLINK).uvicorn
     run = partial(uvicorn.run, timeout_graceful_shutdown=LONGEST_SHUTDOWN)
-    replace(_SUPERLINK, uvicorn=like(uvicorn, run=run))
 
-    lifespan = importlib.import_module(_SUPERLINK).SuperLinkLifespan
-    start = lifespan._start_superexec_if_needed
+    def superexec(command: Sequence[str], **_: Any) -> SuperExecThread:
+        interval = float(os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL") or LOOK)  # Flower's variable
+        return SuperExecThread(command, state(), handlers, threading.Event(), interval)
 
-    @wraps(start)
-    def start_superexec(this: Any) -> None:
-        def superexec(command: Sequence[str], **_: Any) -> SuperExecThread:
-            interval = importlib.import_module(_RUN_SUPEREXEC)._get_task_poll_interval()
-            return SuperExecThread(command, this.state_factory.state(), handlers, threading.Event(), interval)
-
-        replace(_SUPERLINK, subprocess=like(subprocess, Popen=superexec))
-        start(this)
-
-    lifespan._start_superexec_if_needed = start_superexec
+    # The only program that the SuperLink starts is `flower-superexec`.
+    replace(_SUPERLINK, uvicorn=like(uvicorn, run=run), subprocess=like(subprocess, Popen=superexec))

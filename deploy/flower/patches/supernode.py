@@ -32,9 +32,7 @@ ENDED = "SuperNode terminated gracefully."  # the last line after a signal, or a
 _SUPERNODE = "flwr.supernode.cli.flower_supernode"
 _HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 _CORE_STATE = "flwr.supercore.corestate.in_memory_corestate"
-_ADDRESS = "flwr.supercore.address"
 _EXIT = "flwr.supercore.exit"
-_TELEMETRY = "flwr.supercore.telemetry"
 _DATABASE = "flwr.supercore.object_store.sql_object_store"
 
 
@@ -89,17 +87,13 @@ def start(
     host, _, port = server_address.rpartition(":")
     if not host or not port.isdecimal():
         _refuse(f"--superlink {server_address}: must be HOST:PORT")
-    importlib.import_module(_EXIT).register_signal_handlers(
-        event_type=importlib.import_module(_TELEMETRY).EventType.RUN_SUPERNODE_LEAVE, exit_message=ENDED
-    )
+    importlib.import_module(_EXIT).register_signal_handlers(event_type=None, exit_message=ENDED)
     state = node.node_state(state_factory.objectstore_factory.store())
     state_factory.state_instance = state
     command = [
         "flower-superexec",
-        *(
-            "--runtime-api-address",
-            importlib.import_module(_ADDRESS).resolve_bind_address(runtime_api_address),
-        ),
+        "--runtime-api-address",
+        runtime_api_address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]"),
         *(("--insecure",) if runtime_certificates is None else ()),
         *(("--root-certificates", runtime_root_certificates_path) if runtime_root_certificates_path else ()),
         *(("--allow-runtime-dependency-installation",) if runtime_dependency_install else ()),

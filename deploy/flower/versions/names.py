@@ -3,7 +3,8 @@
 `RECORDED` is this list: under each file of Cohort and its first sentence, which is the reason, the names of
 Flower that the file uses, each with the digest of its source in the newest version that was tried. A name has
 the form MODULE:ATTRIBUTE. `write` adds the names that files import and removes those that their file does not
-mention any more; a name that a file finds by `importlib`, or a method that it calls, is added by hand.
+mention any more; a name that a file finds by `importlib`, or a method that it calls, is added by hand. A
+table stands for its columns, since its digest covers them, and a method of an interface for all its classes.
 """
 
 from __future__ import annotations

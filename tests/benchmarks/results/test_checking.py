@@ -1,5 +1,6 @@
 """Results that no longer fit the code are found, and renewed if a rerun seed is equal."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,24 @@ from tests.benchmarks.results.toy_results import NAME, toy, toy_recorded, toy_re
 from tests.support.toy_experiments import experiment, seeds_run
 
 
+@pytest.fixture(autouse=True)
+def called(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Rerun seeds in this process, and return the variables of the processes; test_files.py has a process."""
+    called = []
+
+    def call_with(environment: dict[str, str], function: Any, *arguments: Any) -> Any:
+        called.append(environment)
+        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
+        return pickle.loads(pickle.dumps(function(*arguments)))
+
+    monkeypatch.setattr(checking.fresh, "call_with", call_with)
+    return called
+
+
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Results of the toy that other code recorded."""
-    return toy_recorded(toy_report(tmp_path, toy(tmp_path, monkeypatch)))
+    return toy_recorded(toy_report(toy(tmp_path, monkeypatch)))
 
 
 def changed(result: Recorded, seed: int, value: float | None, **changes: object) -> Recorded:
@@ -86,18 +101,11 @@ def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) ->
 
 
 def test_seeds_with_the_same_instructions_are_rerun_in_one_process(
-    old: Recorded, monkeypatch: pytest.MonkeyPatch
+    old: Recorded, called: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process for each seed took four times as long as the seeds."""
-    called = []
-
-    def call_with(environment: dict[str, str], function: Any, *arguments: Any) -> Any:
-        called.append(environment)
-        return function(*arguments)
-
     fewer = changed(old, 1, 0.25, machine={"name": "fewer"})
     monkeypatch.setattr(checking, "restricted_to", lambda other: {"A": "1"} if "name" in other else {})
-    monkeypatch.setattr(checking.fresh, "call_with", call_with)
     again = rerun([(fewer, 0), (old, 1), (fewer, 2)], None)
     assert called == [{"A": "1"}, {}]
     assert [each.values for each in again] == [rerun([(old, seed)], None)[0].values for seed in range(3)]

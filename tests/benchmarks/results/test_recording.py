@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.experiments.running import digest_of, run_all, sources_of
+from benchmarks.experiments.running import digest_of, sources_of
 from benchmarks.results.checking import outdated, renew
 from benchmarks.results.files import Measured, Recorded, read, write
 from benchmarks.results.machine import machine
@@ -21,22 +21,21 @@ def test_a_recorded_experiment_has_its_origin_and_every_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = toy(tmp_path, monkeypatch)
-    report = toy_report(tmp_path, each)
+    report = toy_report(each)
     path = record_report(report, None, tmp_path / "results")
     found = read(path.parent)[NAME]
     assert isinstance(found, Recorded)
     assert found.values("md", "loss") == [1 / 3, 1 / 4, 1 / 5]
     assert (list(found.seeds), found.command) == ([0, 1, 2], "cohort bench papers toy --record")
     assert (found.sources, found.machine) == (digest_of(each), machine())
-    assert len(found.seconds) == 3
+    assert list(found.seconds) == [1.0, 0.5, 2.0]
     assert outdated({NAME: found}) == []
 
 
 def test_more_seeds_than_the_usual_are_part_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (report,) = run_all([toy(tmp_path, monkeypatch)], tmp_path / "seeds", seeds=4)
-    record_report(report, None, tmp_path / "results")
+    record_report(toy_report(toy(tmp_path, monkeypatch), seeds=4), None, tmp_path / "results")
     found = read(tmp_path / "results")[NAME]
     assert isinstance(found, Recorded)
     assert list(found.seeds) == [0, 1, 2, 3]
@@ -84,9 +83,7 @@ def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: P
 
 
 def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit code 2"
-    ):
+    with pytest.raises(ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit"):
         measure("over-selection --rounds 0", tmp_path)
     assert not list(tmp_path.iterdir())
 

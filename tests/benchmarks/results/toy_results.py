@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import Experiment, Report
-from benchmarks.experiments.running import run_all
 from benchmarks.results.files import Recorded, recorded
 from benchmarks.results.machine import machine
 from tests.support.toy_experiments import experiment
@@ -21,9 +20,8 @@ def toy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     return found
 
 
-def toy_report(folder: Path, each: Experiment) -> Report:
-    (report,) = run_all([each], folder / "seeds")
-    return report
+def toy_report(each: Experiment, seeds: int = 3) -> Report:
+    return Report(each, [each.run(seed) for seed in range(seeds)], [1.0, 0.5, 2.0, 4.0][:seeds])
 
 
 def toy_recorded(report: Report, **changes: object) -> Recorded:
@@ -36,4 +34,4 @@ def toy_recorded(report: Report, **changes: object) -> Recorded:
         "machine": machine(),
         **changes,
     }
-    return recorded(report._replace(seconds=[1.0, 0.5, 2.0]), **facts)
+    return recorded(report, **facts)

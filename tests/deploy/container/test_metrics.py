@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.container import metrics, superlink
+from deploy.container import metrics, page, superlink
 from deploy.processes.ports import free_ports
 from tests.deploy.metrics.samples import append, round_line, run_line
 
@@ -61,9 +61,12 @@ def test_the_starts_of_the_superlink_are_counted(tmp_path: Path, monkeypatch: py
     superlink._command()  # a full disk does not stop the SuperLink
 
 
-def test_clients_cannot_reach_the_service() -> None:
+@pytest.mark.parametrize(("name", "role"), [("metrics", metrics), ("page", page)])
+def test_clients_cannot_reach_the_service(name: str, role: Any) -> None:
     services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    service = services["metrics"]
+    service = services[name]
     assert not set(service["networks"]) & set(services["client"]["networks"])
-    assert service["ports"] == [f"${{COHORT_METRICS:-127.0.0.1:}}:{metrics.PORT}"]
-    assert all(volume.endswith(":ro") for volume in service["volumes"])
+    assert service["ports"] == [f"${{COHORT_{name.upper()}:-127.0.0.1:}}:{role.PORT}"]
+    own = ["page:/volumes/page"] if name == "page" else []
+    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == own
+    assert ("page" in service.get("profiles", [])) == (name == "page")

@@ -5,12 +5,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
-import yaml
 
-from deploy.container import page
 from deploy.page.secret_link import address
 from deploy.processes.ports import free_ports
 from tests.deploy.page.test_http_interface import write
@@ -51,12 +48,3 @@ def test_it_serves_the_runs_on_the_volume_at_the_same_address_after_a_restart(tm
             assert role.wait(20) in (0, -15)
     assert secrets[0] == secrets[1] == (tmp_path / "page" / "secret").read_text()
     assert (tmp_path / "page" / "secret").stat().st_mode & 0o077 == 0
-
-
-def test_clients_cannot_reach_the_service() -> None:
-    services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    service = services["page"]
-    assert not set(service["networks"]) & set(services["client"]["networks"])
-    assert service["ports"] == [f"${{COHORT_PAGE:-127.0.0.1:}}:{page.PORT}"]
-    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == ["page:/volumes/page"]
-    assert service["profiles"] == ["page"]

@@ -52,10 +52,7 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
     [
         ({"COHORT_ROUNDS": "0"}, "^COHORT_ROUNDS = 0: must be greater than or equal to 1$"),
         ({"COHORT_ROUNDS": "many"}, "^COHORT_ROUNDS = 'many': must be a valid integer$"),
-        (
-            {"COHORT_CLIENTS": "2"},
-            r"^COHORT_PER_ROUND = 3: must be between 1 and 2 \(the number of clients\)$",
-        ),
+        ({"COHORT_CLIENTS": "2"}, r"^COHORT_PER_ROUND = 3: must be between 1 and 2 \(the number of"),
         ({"COHORT_SELECTOR": "best"}, "^COHORT_SELECTOR = 'best': must be one of .*uniform"),
         ({"COHORT_SELECTOR": "md md"}, "^COHORT_SELECTOR = 'md': given twice$"),
         ({"COHORT_TASK": "letters"}, "^COHORT_TASK = 'letters': must be one of digits, digits-mlp, "),

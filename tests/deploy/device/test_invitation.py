@@ -121,10 +121,7 @@ def test_a_device_that_missed_the_answer_shows_the_same_key_again(
 
 
 def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined(
-    tmp_path: Path,
-    authority: certificates.Certificates,
-    enrolled: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, authority: certificates.Certificates, enrolled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove = shutil.rmtree
 
@@ -158,10 +155,7 @@ def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined
     ],
 )
 def test_a_file_that_is_not_an_invitation_is_refused_and_nothing_is_written(
-    tmp_path: Path,
-    authority: certificates.Certificates,
-    change: Callable[[str], str],
-    enrolled: list[str],
+    tmp_path: Path, authority: certificates.Certificates, change: Callable[[str], str], enrolled: list[str]
 ) -> None:
     path = an_invitation(tmp_path, authority)
     path.write_text(change(path.read_text()))

@@ -22,6 +22,7 @@ from strategies.checkpoint import CheckpointFolder
 
 from ...server.test_apps import federation
 from ...support.histories import check_same_rounds
+from ...support.processes import simulate_here
 
 SETTINGS: dict[str, Any] = {"num-clients": 8, "num-rounds": 6, "seed": 5, "clients-per-round": 3}
 
@@ -199,7 +200,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert "there is nothing left to train" in again.output
 
 
-def test_a_simulation_in_which_nobody_replies_in_time_has_failed(tmp_path: Path) -> None:
+def test_a_simulation_in_which_nobody_replies_in_time_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_here(monkeypatch)
     command = ["simulate", "--engine", "batched"]
     late = ["--set", "response-times=median=10,sigma=0,jitter=0", "--set", "round-deadline=5"]
     size = ["--clients", "4", "--per-round", "2", "--rounds", "3", "--selector", "md"]
@@ -226,16 +230,10 @@ def test_clients_follow_a_recorded_trace(tmp_path: Path) -> None:
         for m, hour in hours.items()
     }
     (tmp_path / "behaviour.json").write_text(json.dumps(devices))
-    arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "6", "--selector", "md"]
-    arguments += [
-        "--out",
-        str(tmp_path / "run"),
-        "--set",
-        f"availability-trace={tmp_path / 'behaviour.json'}",
-    ]
-    result = CliRunner().invoke(cli, [*arguments, "--set", "availability=trace:assign=same,bin-length=3600"])
-    assert result.exit_code == 0, result.output
-    rounds = rounds_of(tmp_path / "run" / "md")[1:]
+    trace = {"availability": "trace:assign=same,bin-length=3600"}
+    trace["availability-trace"] = str(tmp_path / "behaviour.json")
+    batched.run({**SETTINGS, "selector": "md", **trace, "output-dir": str(tmp_path)})
+    rounds = rounds_of(tmp_path)[1:]
     assert [line["num_available"] for line in rounds] == [1, 1, 6, 1, 1, 6]
     for line in rounds:
         assert {hours[client] for client in line["clients"]} == {(line["round"] - 1) % 3}
@@ -366,10 +364,7 @@ def test_response_times_need_the_batched_engine(key: str, value: str) -> None:
     result = CliRunner().invoke(cli, ["simulate", "--engine", "ray", "--set", f"{key}={value}"])
     assert result.exit_code == 2
     assert f"{key} = '" in result.output
-    assert (
-        "needs simulate --engine batched; with other engines, the clients' response times are real"
-        in result.output
-    )
+    assert "needs simulate --engine batched; with other engines, the clients' response times" in result.output
 
 
 def test_clients_take_as_long_as_measured_devices(tmp_path: Path) -> None:

@@ -112,9 +112,7 @@ def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are
             cluster.submit({}, "broken").wait(timeout=30)
         (superlink,) = [pid for pid in processes_with(MARK, str(cluster.folder)) if is_superlink(pid)]
         os.kill(superlink, signal.SIGKILL)
-        with pytest.raises(
-            EngineError, match=r"SuperLink ended with code -9; the end of .*superlink\.log:\n.+"
-        ):
+        with pytest.raises(EngineError, match=r"SuperLink ended with code -9; the end of"):
             run.wait(timeout=30)
 
 

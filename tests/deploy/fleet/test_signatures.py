@@ -5,10 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.supercore import date
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 
-from deploy.fleet import front_door, wire
+from deploy.fleet import front_door, protocol, wire
 from deploy.fleet.errors import RequestRefused
 
 PULL = wire.METHODS["PullMessages"]
@@ -18,10 +16,10 @@ class Door:
     """A front door that knows two nodes, and their signed headers."""
 
     def __init__(self) -> None:
-        self.keys = {node: generate_key_pairs() for node in (1, 2)}
-        self.now = date.now()
-        public = {public_key_to_bytes(key): node for node, (_, key) in self.keys.items()}
-        state = SimpleNamespace(get_node_id_by_public_key=public.get)
+        self.keys = {node: protocol.new_key() for node in (1, 2)}
+        self.now = protocol.now()
+        public = {protocol.key_bytes(key): node for node, (_, key) in self.keys.items()}
+        state = SimpleNamespace(node_of_key=public.get)
         factory = SimpleNamespace(state=lambda: state)
         gate: Any = SimpleNamespace(node=lambda peer: None, admitted=lambda peer, node: None)
         unused: Any = None
@@ -30,11 +28,11 @@ class Door:
     def headers(self, node: int) -> dict[str, Any]:
         stamp = self.now.isoformat()
         private, public = self.keys[node]
-        signature = sign_message(private, stamp.encode())
+        signature = protocol.sign(private, stamp.encode())
         return dict(
             zip(
                 (wire.PUBLIC_KEY, wire.TIME_STAMP, wire.SIGNATURE),
-                (public_key_to_bytes(public), stamp, signature),
+                (protocol.key_bytes(public), stamp, signature),
                 strict=True,
             )
         )
@@ -48,7 +46,7 @@ class Door:
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     made = Door()
-    monkeypatch.setattr(date, "now", lambda: made.now)
+    monkeypatch.setattr(protocol, "now", lambda: made.now)
     return made
 
 

@@ -1,16 +1,21 @@
 """The SuperLink's state calls its duties, and Flower's app gets this state."""
 
 import importlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.common.constant import NOOP_FLWR_AID, Status
+from flwr.common.serde import run_from_proto, run_to_proto
+from flwr.proto.message_pb2 import Message as WireMessage
+from flwr.proto.message_pb2 import Metadata as WireMetadata
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import SqlLinkState
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+from flwr.server.superlink.utils import check_abort
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.superlink import main
 from flwr.superlink.federation import NoOpFederationManager
 
@@ -19,7 +24,7 @@ from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage.messages import FewStatements
 from deploy.fleet.storage.objects import CohortObjectStore
-from deploy.flower.patches.apps import upload_progress
+from deploy.fleet.use import Use
 from tests.support.states import made
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
@@ -65,14 +70,28 @@ def stub(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, duties: Called,
 def test_a_message_is_stored_after_past_rounds_end_and_before_its_receiver_is_answered(
     cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
-    name = "store_message_and_object_tree"
-    stub(monkeypatch, SqlLinkState, name, duties, returns=(stored, ["part"] if stored else []))
-    metadata = SimpleNamespace(message_id="m", reply_to_message_id="", run_id=RUN)
-    message: Any = SimpleNamespace(metadata=metadata)
+    stub(monkeypatch, FewStatements, "store_message", duties, returns=stored)
+    stub(monkeypatch, FewStatements, "expect_objects", duties, returns=["part"])
+    metadata = Metadata(RUN, "m", 1, NODE, "", "3", 1.8e9, 60.0, "train")
+    message = make_message(metadata, RecordDict())
     result = cohort.store_message_and_object_tree(message, ObjectTree(object_id="0" * 64), "session")
     assert result == (stored, ["part"] if stored else [])
-    told = [("held", metadata, ["part"], "session")]
-    assert duties.calls == [("past", "m"), (name,), *(told if stored else [])]
+    told = [("expect_objects",), ("held", metadata, ["part"], "session")]
+    assert duties.calls == [("past", "m"), ("store_message",), *(told if stored else [])]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_only_a_reply_that_was_stored_is_announced(
+    cohort: CohortLinkState, duties: Called, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    stub(monkeypatch, FewStatements, "store_reply", duties, returns=stored)
+    reply = WireMessage(metadata=WireMetadata(message_id="0" * 64, run_id=RUN, reply_to_message_id="m"))
+    result = cohort.announce_reply(reply, ObjectTree(object_id="0" * 64))
+    pushes = [session for (session,) in cohort.rows("SELECT session_id FROM object_push_sessions")]
+    assert result == ((pushes[0], ["0" * 64]) if stored else None)
+    assert len(pushes) == stored
+    told = [("held", reply.metadata, ["0" * 64], *pushes)] if stored else []
+    assert duties.calls == [("store_reply",), *told]
 
 
 def test_only_an_object_that_was_stored_is_announced(
@@ -81,20 +100,20 @@ def test_only_an_object_that_was_stored_is_announced(
     record = ConfigRecord({"round": 1})
     content, name = record.deflate(), record.object_id
     session = cohort.start_session(RUN)
-    assert cohort.preregister_object_tree(ObjectTree(object_id=name), session) == [name]
+    assert cohort.expect_objects(ObjectTree(object_id=name), session) == [name]
     assert not cohort.store_object(RUN, session, name, b"another content")
     assert duties.calls == []
     assert cohort.store_object(RUN, session, name, content)
     assert duties.calls == [("held", session, name)]
-    assert cohort.get_object(RUN, name) == content
+    assert cohort.objects.get(name) == content
 
 
-def test_an_object_without_a_session_or_for_another_run_goes_to_flowers_method(
+def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_its_own(
     cohort: CohortLinkState, duties: Called
 ) -> None:
     record = ConfigRecord({"round": 1})
     session = cohort.start_session(RUN)
-    cohort.preregister_object_tree(ObjectTree(object_id=record.object_id), session)
+    cohort.expect_objects(ObjectTree(object_id=record.object_id), session)
     assert not cohort.store_object(RUN + 1, session, record.object_id, record.deflate())
     assert cohort.store_object(RUN, "", record.object_id, record.deflate())
     assert duties.calls == [("held", "", record.object_id)]
@@ -106,11 +125,11 @@ def test_a_node_that_is_online_is_activated_only_if_it_returns(
     node = cohort.create_node("aid", "name", b"key", 0.0)
     steps = [("returns", node), ("unconfirmed", node)]
     for _ in range(2):
-        assert cohort.activate_node(node, 30.0)
+        assert cohort.activate(node, 30.0)
         assert duties.calls == steps
         duties.calls.clear()
     duties.presence.returns = duties.note("returns")  # it is connected
-    assert not cohort.activate_node(node, 30.0)
+    assert not cohort.activate(node, 30.0)
     assert duties.calls == steps[:1]
 
 
@@ -130,62 +149,93 @@ def test_a_state_cleans_up_once_a_second(
 def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
     cohort: CohortLinkState, duties: Called, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cohort.get_node_id_by_public_key(b"key") is None
+    assert cohort.node_of_key(b"key") is None
     node = cohort.create_node("aid", "name", b"key", 30.0)
     for _ in range(2):
-        assert cohort.get_node_id_by_public_key(b"key") == node
+        assert cohort.node_of_key(b"key") == node
     cohort.delete_node("aid", node)
-    assert cohort.get_node_id_by_public_key(b"key") is None
+    assert cohort.node_of_key(b"key") is None
     assert duties.calls == [("answer", node)]  # its held heartbeat
 
     lookups: list[bytes] = []
-    monkeypatch.setattr(
-        FewStatements, "get_node_id_by_public_key", lambda _, key: lookups.append(key) or len(lookups)
-    )
+    monkeypatch.setattr(FewStatements, "node_of_key", lambda _, key: lookups.append(key) or len(lookups))
     cohort._forget_keys()
-    assert [cohort.get_node_id_by_public_key(b"key") for _ in range(3)] == [1, 1, 1]
+    assert [cohort.node_of_key(b"key") for _ in range(3)] == [1, 1, 1]
     clock.now += state.KEY_SECONDS
-    assert cohort.get_node_id_by_public_key(b"key") == 2
+    assert cohort.node_of_key(b"key") == 2
 
 
 def test_all_traffic_is_stored_when_a_task_ends(
-    cohort: CohortLinkState, clock: Any, monkeypatch: pytest.MonkeyPatch
+    cohort: CohortLinkState, duties: Called, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored: list[tuple[object, ...]] = []
-
-    def store_traffic(_: object, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-        stored.append((run_id, bytes_sent, bytes_recv))
-
-    def add_clientapp_runtime(_: object, run_id: int, runtime: float) -> None:
-        stored.append((run_id, runtime))
-
-    def finish_task(_: object, task_id: int, sub_status: str, details: str) -> bool:
-        stored.append(("finished", task_id))
-        return True
-
-    for function in (store_traffic, add_clientapp_runtime, finish_task):
-        monkeypatch.setattr(SqlLinkState, function.__name__, function)
+    state_of_run = "INSERT INTO run (run_id, primary_task_id) VALUES (?, ?)"
+    for run in (1, -4):
+        cohort.rows(state_of_run, (run, run))
+    used = "SELECT bytes_sent, bytes_recv, clientapp_runtime FROM run ORDER BY run_id DESC"
     cohort._traffic.take()  # at the test's time
     for _ in range(3):
-        cohort.store_traffic(1, bytes_sent=10, bytes_recv=0)
-    cohort.store_traffic(2, bytes_sent=0, bytes_recv=5)
-    assert stored == []
+        cohort.note_use(1, Use(sent=10))
+    cohort.note_use(2**64 - 4, Use(received=5))
+    assert cohort.rows(used) == [(0, 0, 0.0)] * 2
     clock.now += state.LOOK
-    cohort.store_traffic(1, bytes_sent=0, bytes_recv=1)
-    assert stored == [(1, 30, 1), (2, 0, 5)]
-    cohort.store_traffic(1, bytes_sent=7, bytes_recv=0)
-    for run in (1, 4, 1):
-        cohort.add_clientapp_runtime(run, 0.5)
+    cohort.note_use(1, Use(received=1))
+    assert cohort.rows(used) == [(30, 1, 0.0), (0, 5, 0.0)]
+    cohort.note_use(1, Use(sent=7))
+    for run in (1, 2**64 - 4, 1):
+        cohort.note_use(run, Use(seconds=0.5))
+    stub(monkeypatch, SqlLinkState, "finish_task", duties, returns=True)
     assert cohort.finish_task(3, "completed", details="")
-    assert stored[2:] == [(1, 7, 0), (1, 1.0), (4, 0.5), ("finished", 3)]
+    assert cohort.rows(used) == [(37, 1, 1.0), (0, 5, 0.5)]
 
 
-def test_a_request_for_the_progress_of_replies_is_no_request_for_an_object(cohort: CohortLinkState) -> None:
-    name = f"{upload_progress.ASKED}a;b"
-    assert cohort.get_object(RUN, name) == b"{}"  # before the Fleet API starts
-    cohort.received = lambda run, messages: dict.fromkeys(sorted(messages), run)
-    assert json.loads(cohort.get_object(RUN, name) or b"") == {"a": RUN, "b": RUN}
-    assert cohort.get_object(RUN, "a") is None
+@pytest.mark.parametrize(
+    ("begun", "reason"),
+    [
+        ((), "Run is pending."),
+        (("claim_task",), "Run is starting."),
+        (("claim_task", "activate_task"), ""),
+        (("claim_task", "activate_task", "completed"), "Run is finished."),
+        (("claim_task", "activate_task", "stopped"), "Run is finished. Stopped by user."),
+    ],
+)
+def test_why_a_run_takes_no_requests_is_told_as_by_flower(
+    cohort: CohortLinkState, begun: tuple[str, ...], reason: str
+) -> None:
+    run = cohort.create_run("app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "aid", TaskType.SERVER_APP)
+    (found,) = cohort.get_run_info(run_ids=[run])
+    task = found.primary_task_id
+    assert task is not None
+    for step in begun:
+        if step in ("completed", "stopped"):
+            assert cohort.finish_task(task, step, "")
+        else:
+            assert getattr(cohort, step)(task)
+    statuses = [Status.PENDING, Status.STARTING, Status.FINISHED]
+    assert cohort.why_not_running(run) == reason == (check_abort(run, statuses, cohort) or "")
+    assert cohort.why_not_running(run + 1) == "Run is unknown."
+
+
+def test_a_node_learns_of_a_run_what_it_would_learn_from_flower(cohort: CohortLinkState) -> None:
+    node = cohort.create_node(NOOP_FLWR_AID, "name", b"key", 0.0)
+    assert cohort.activate(node, 30.0)
+    settings = {"a": 1, "b": 0.5, "c": "text", "d": True}
+    run = cohort.create_run("a/b", "1", "hash", settings, NOOP_FEDERATION_ID, None, "x", TaskType.SERVER_APP)  # type: ignore[arg-type]
+    (stored,) = cohort.get_run_info(run_ids=[run])
+    found, known = run_from_proto(cohort.run_for(node, run)), run_from_proto(run_to_proto(stored))
+    for name in (
+        "run_id",
+        "fab_id",
+        "fab_version",
+        "fab_hash",
+        "override_config",
+        "federation_id",
+        "series_id",
+    ):
+        assert getattr(found, name) == getattr(known, name), name
+    assert found.override_config == settings
+    assert cohort.run_for(node, run + 1) is None
+    cohort._federations.has_node = lambda *_: False  # type: ignore[method-assign]
+    assert cohort.run_for(node, run) is None
 
 
 # --- how Flower's app gets the state --------------------------------------------------------------------
@@ -194,13 +244,12 @@ def test_a_request_for_the_progress_of_replies_is_no_request_for_an_object(cohor
 @pytest.fixture
 def handed_over(monkeypatch: pytest.MonkeyPatch, duties: Called) -> None:
     """Hand the state over, and undo this after the test."""
-    for name in ("OBJECT_PUSH_SESSION_TTL_SECONDS", "HEARTBEAT_PATIENCE"):
+    for name in ("HEARTBEAT_PATIENCE",):
         core = importlib.import_module(factories._CORE_STATE)
         monkeypatch.setattr(core, name, getattr(core, name))
     for module, name in (
         (main, "get_objectstore_linkstate_factories"),
         (importlib.import_module(factories._VALIDATOR), "now"),
-        (importlib.import_module("flwr.supercore.sql_mixin"), "SQLITE_PRAGMAS"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     factories.hand_over(duties)
@@ -233,24 +282,24 @@ def test_a_superlink_without_a_database_does_not_start() -> None:
         factories.make(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), Duties())
 
 
-@pytest.mark.parametrize(
-    ("kind", "new"),
-    [
-        (CohortLinkState, {"come_online", "_forget_keys", "_store_traffic", "_taking_a_turn"}),
-        (CohortObjectStore, {"_taking_a_turn"}),
-    ],
-)
-def test_each_other_method_replaces_one_of_flower(kind: type, new: set[str]) -> None:
-    """An override that Flower does not call any more would be dead code, and its duty would not be done."""
-    flower = [each for each in kind.__mro__ if each.__module__.startswith("flwr.")]
+CALLED_BY_FLOWER = {
+    *("store_message_and_object_tree", "get_message_ins", "get_message_res", "delete_messages"),
+    *("start_session", "store_object", "delete_node", "session", "initialize"),
+    *("finish_task", "get_task_by_token", "_cleanup_expired_task_tokens"),
+}
+
+
+def test_only_methods_that_flower_calls_replace_one_of_flower() -> None:
+    """An override that Flower does not call would be bound to Flower's name for nothing."""
+    flower = [each for each in CohortLinkState.__mro__ if each.__module__.startswith("flwr.")]
     own = {
         name
-        for each in kind.__mro__
+        for each in CohortLinkState.__mro__
         if each.__module__.startswith("deploy.")
         for name, value in vars(each).items()
         if callable(value) and not name.startswith("__")
     }
-    assert {name for name in own if not any(name in vars(each) for each in flower)} == new
+    assert {name for name in own if any(name in vars(each) for each in flower)} == CALLED_BY_FLOWER
 
 
 def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(

@@ -61,20 +61,8 @@ def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [[], ["--page"]])
 def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
-    arguments = [
-        "simulate",
-        "--engine",
-        "batched",
-        "--clients",
-        "4",
-        "--rounds",
-        "2",
-        "--per-round",
-        "2",
-        "--quiet",
-        "--out",
-    ]
-    result = CliRunner().invoke(cli, [*arguments, str(tmp_path / "run"), *option])
+    size = ("--clients", "4", "--rounds", "2", "--per-round", "2", "--quiet", "--out", str(tmp_path / "run"))
+    result = CliRunner().invoke(cli, ["simulate", "--engine", "batched", *size, *option])
     assert result.exit_code == 0, result.output
     shown = re.search(r"live page: http://127.0.0.1:\d+/SECRET/ with the SECRET in \S+", result.output)
     assert bool(shown) == bool(option)

@@ -34,13 +34,17 @@ def round_shown(where: str) -> int | None:
     return int(trials["md"]["round"]) if "md" in trials else -1
 
 
-def test_a_page_is_there_while_the_run_goes_on(folder: Path) -> None:
+def test_a_page_is_there_while_the_run_goes_on_and_its_secret_in_no_command_line(folder: Path) -> None:
     said: list[str] = []
     with PageProcess(folder, "secret", 0, said.append) as page:
         where = address(page.port, "secret")
         (line,) = said
         assert line.startswith(f"live page: http://127.0.0.1:{page.port}/SECRET/ with the SECRET in ")
         assert Path(line.split()[-1]).read_text() == "secret"
+        assert page._process is not None
+        command = Path(f"/proc/{page._process.pid}/cmdline").read_bytes()
+        assert b"deploy.page" in command
+        assert b"secret" not in command
         assert round_shown(where) == 1
         write(folder / "md", lines_of([{0: (1, True)}] * 3))
         assert round_shown(where) == 3
@@ -89,11 +93,3 @@ def test_the_page_ends_when_the_run_is_killed(folder: Path, tmp_path: Path) -> N
         assert round_shown(where) == 1
         parent.send_signal(signal.SIGKILL)
     assert wait_until(lambda: round_shown(where) is None, PATIENCE)
-
-
-def test_the_secret_is_in_no_command_line(folder: Path) -> None:
-    with PageProcess(folder, "a-secret-of-the-page", 0, print) as page:
-        assert page._process is not None
-        command = Path(f"/proc/{page._process.pid}/cmdline").read_bytes()
-        assert b"deploy.page" in command
-        assert b"a-secret" not in command

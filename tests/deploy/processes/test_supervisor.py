@@ -78,9 +78,7 @@ def supervise(tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
         assert wait_until(lambda each=each: not each.left(), 5)
 
 
-def test_a_program_that_prints_without_a_pause_is_checked_too(
-    supervise: Callable[[str], Supervised],
-) -> None:
+def test_a_program_that_prints_without_a_pause_is_checked_too(supervise: Callable[[str], Supervised]) -> None:
     supervised = supervise("while true; do echo .; done")
     assert wait_until(lambda: bool(supervised.lines), 10)
     supervised.go_on = False  # the next check ends the program

@@ -93,9 +93,7 @@ def make(folder: Path, *names: str) -> list[Trial]:
     return [Trial(name, {}, RunHistory(folder / name / "history.jsonl")) for name in names]
 
 
-def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(
-    tmp_path: Path,
-) -> None:
+def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     train(cluster, make(tmp_path, "c", "a", "b"), Watcher(), at_once=True)
     assert cluster.begun == [[], ["c"], ["a", "c"]]

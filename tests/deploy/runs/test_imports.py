@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from deploy.cli import cli
 from strategies import extensions
 
 OWN = """\
@@ -53,6 +55,13 @@ def cohort(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )
 
 
+def here(*arguments: str) -> Result:
+    """Run the command in this process, which does not know the user's selector."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv(extensions.VARIABLE, "")
+        return CliRunner().invoke(cli, arguments)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "my.py").write_text(OWN)
@@ -68,9 +77,9 @@ def test_simulate_trains_with_the_users_selector_and_task(folder: Path) -> None:
     run = cohort(folder, "simulate", "--engine", "batched", *SMALL, "--import", "my.py")
     assert run.returncode == 0, run.stdout + run.stderr
     assert len(losses(folder)) == 3
-    run = cohort(folder, "simulate", "--engine", "batched", "--resume", "out")
-    assert run.returncode == 2
-    assert "selector = 'by-size': is not known; give the option --import of the run again" in run.stderr
+    refused = here("simulate", "--engine", "batched", "--resume", str(folder / "out"))
+    assert refused.exit_code == 2
+    assert "selector = 'by-size': is not known; give the option --import of the run again" in refused.stderr
 
 
 @pytest.mark.slow
@@ -105,20 +114,17 @@ def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(fo
 
 def test_bench_takes_the_option(folder: Path) -> None:
     (folder / "noisy.py").write_text("print('imported')")
-    run = cohort(folder, "bench", "--import", "noisy.py", "papers", "--list")
-    assert run.returncode == 0, run.stderr
-    assert "imported" in run.stdout
-    run = cohort(folder, "bench", "--import", "none.py", "papers", "--list")
-    assert run.returncode == 2
-    assert "none.py': cannot be imported: FileNotFoundError" in run.stderr
+    assert "imported" in here("bench", "--import", str(folder / "noisy.py"), "papers", "--list").stdout
+    refused = here("bench", "--import", "none.py", "papers", "--list")
+    assert refused.exit_code == 2
+    assert "none.py': cannot be imported: FileNotFoundError" in refused.stderr
 
 
 def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
-    (folder / "my.py").write_text(OWN.replace('"by-size"', '"uniform"'))
-    run = cohort(folder, "simulate", "--engine", "ray", *SMALL, "--import", "my.py")
-    assert run.returncode == 2
-    assert "name = 'uniform': is taken by UniformSelector" in run.stderr
-    assert not (folder / "out").exists()
+    (folder / "taken.py").write_text(OWN.replace('"by-size"', '"uniform"'))
+    refused = here("simulate", "--engine", "ray", *SMALL, "--import", str(folder / "taken.py"))
+    assert refused.exit_code == 2
+    assert "name = 'uniform': is taken by UniformSelector" in refused.stderr
 
 
 def test_a_path_that_the_environment_variable_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,12 +87,7 @@ def test_differences_are_paired(tmp_path: Path) -> None:
     groups = by_selector(
         trials(
             tmp_path,
-            {
-                "uniform": [1.0, 2.0, 3.0],
-                "md": [0.9, 1.91, 2.89],
-                "osmd": [1.2, 1.8, 3.05],
-                "mabs": [1.0],
-            },
+            {"uniform": [1.0, 2.0, 3.0], "md": [0.9, 1.91, 2.89], "osmd": [1.2, 1.8, 3.05], "mabs": [1.0]},
         )
     )
     assert groups is not None

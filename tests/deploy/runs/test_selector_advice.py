@@ -16,6 +16,8 @@ from deploy.runs.selector_advice import find_history, read_log
 from server.history import read_lines
 from strategies.advice import LoggedRound
 
+from ...support.processes import simulate_here
+
 NAMES = (
     *("uniform", "md", "mabs", "vrb", "avare", "prac-is", "adaptive-osmd"),
     *("adaptive-osmd:learning-rate-multiplier=100", "forecast"),
@@ -40,7 +42,9 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("advice") / "run"
     names = [each for name in ("md", "uniform", "pow-d") for each in ("--selector", name)]
     arguments = ("--clients", 8, "--rounds", 15, "--per-round", 2, "--out", folder, "--quiet", *names)
-    result = cohort("simulate", "--engine", "batched", *arguments)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulate_here(monkeypatch)
+        result = cohort("simulate", "--engine", "batched", *arguments)
     assert result.exit_code == 0, result.output
     return folder
 
@@ -248,8 +252,11 @@ def test_a_history_that_cannot_be_studied_is_refused(
 
 
 @pytest.mark.parametrize("guard", ["sane", "strict"])
-def test_the_log_of_a_simulation_of_many_clients_can_be_studied(tmp_path: Path, guard: str) -> None:
+def test_the_log_of_a_simulation_of_many_clients_can_be_studied(
+    tmp_path: Path, guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of 200 clients with skewed sizes, strict clips some: the history has the sizes that were used."""
+    simulate_here(monkeypatch)
     arguments = ("--clients", 200, "--rounds", 12, "--per-round", 10, "--out", tmp_path / "run", "--quiet")
     result = cohort("simulate", *arguments, "--selector", "md", "--set", f"guard={guard}")
     assert result.exit_code == 0, result.output
@@ -280,10 +287,7 @@ def test_other_bad_input_is_refused(comparison: Path, tmp_path: Path) -> None:
     shutil.copytree(comparison / "pow-d", biased)
     for arguments, message in (
         ([tmp_path / "nowhere"], "holds no history (history.jsonl)"),
-        (
-            [biased],
-            "selector = 'pow-d' of the run: no variance can be estimated from its log, since",
-        ),
+        ([biased], "selector = 'pow-d' of the run: no variance can be estimated from its log, since"),
         ([comparison, "--selector", "pow-d"], "selector = 'pow-d': cannot be studied"),
         ([comparison, "--selector", "delta"], "it polls clients for diversity, gradient_variance"),
         ([comparison, "--selector", "nope"], "selector = 'nope': must be one of"),

@@ -180,8 +180,4 @@ def test_clients_with_most_faults_come_first(tmp_path: Path) -> None:
         trial.rounds.append(
             line | {"clipped": [{"client": "c", "reason": "norm"}] * (round == 2), "quarantined": ["b"]}
         )
-    assert faults(trial) == {
-        "b": {"failed": 1, "quarantined": 4},
-        "a": {"failed": 3},
-        "c": {"clipped": 1},
-    }
+    assert faults(trial) == {"b": {"failed": 1, "quarantined": 4}, "a": {"failed": 3}, "c": {"clipped": 1}}

@@ -9,14 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import cli
-from deploy.runs.trials import (
-    LARGEST_PLAN,
-    Trial,
-    new_run_folder,
-    read_plan,
-    with_absolute_paths,
-    write_plan,
-)
+from deploy.runs.trials import LARGEST_PLAN, Trial, new_run_folder, read_plan, with_absolute_paths, write_plan
 from server.history import VERSION, RunHistory
 
 CONFIG = {

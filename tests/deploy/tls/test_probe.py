@@ -53,24 +53,9 @@ def test_the_reasons_why_a_server_cannot_be_reached(
 @pytest.mark.parametrize(
     ("whose", "first", "last", "message"),
     [
-        (
-            "server",
-            -9,
-            -1,
-            "it expired on LAST: the operator must renew it, by a restart of `cohort server up`",
-        ),
-        (
-            "authority",
-            -9,
-            -1,
-            "the certificate in ca.crt expired on LAST: the operator must make a new authority",
-        ),
-        (
-            "server",
-            1,
-            9,
-            "it is not valid before FIRST: set the clock of this device, or, if this clock is right",
-        ),
+        ("server", -9, -1, "it expired on LAST: the operator must renew it, by a restart of `cohort server"),
+        ("authority", -9, -1, "the certificate in ca.crt expired on LAST: the operator must make a new"),
+        ("server", 1, 9, "it is not valid before FIRST: set the clock of this device, or, if this clock is"),
     ],
 )
 def test_a_certificate_that_is_not_valid_now_is_refused_with_its_date(

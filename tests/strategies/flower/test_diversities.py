@@ -61,7 +61,7 @@ def run(selector: str, odd: Any = None, who_is_odd: tuple[int, ...] = (2,), **op
         min_available_clients=4,
         local_learning_rate=RATE,
         faults=Faults(guard=False),
-        polling=Polling(ask_status=True, interval=0.01),
+        polling=Polling(ask_status=True, interval=1),
         on_round=records.append,
         **{"clients_per_round": 2, **options},
     )

@@ -93,7 +93,7 @@ def play(
 ) -> tuple[float, list[RoundRecord]]:
     """Return the simulated seconds of a run, and its records."""
     records: list[RoundRecord] = []
-    polling = Polling(ask_status=True)
+    polling = Polling(ask_status=True, interval=1)
     options = {
         "deadlines": Deadlines(round=60),
         "num_rounds": ROUNDS,

@@ -12,10 +12,7 @@ from strategies.numerics.convex_allocation import fill_with_budgets, load_cvxpy
 
 def test_a_missing_cvxpy_is_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
-    for call in (
-        load_cvxpy,
-        lambda: fill_with_budgets([1], [0], [1], [0], [[1]], [1]),
-    ):
+    for call in (load_cvxpy, lambda: fill_with_budgets([1], [0], [1], [0], [[1]], [1])):
         with pytest.raises(ImportError, match=re.escape("needs cvxpy: pip install")):
             call()
 

@@ -143,11 +143,7 @@ def test_bad_distributions_are_refused(draw, p):
 
 @pytest.mark.parametrize(
     ("draw", "k"),
-    [
-        (draw_with_replacement, -1),
-        (draw_without_replacement, -1),
-        (draw_without_replacement, 5),
-    ],
+    [(draw_with_replacement, -1), (draw_without_replacement, -1), (draw_without_replacement, 5)],
 )
 def test_a_bad_k_is_refused(draw, k):
     with pytest.raises(ValueError, match=f"k = {k}"):

@@ -64,7 +64,7 @@ def run(
         min_available_clients=NUM_CLIENTS,
         num_rounds=6,
         local_learning_rate=0.1,
-        polling=Polling(ask_status=True, interval=0.01),
+        polling=Polling(ask_status=True, interval=1),
         seed=5,
         checkpoints=Checkpoints(folder, resume) if folder else None,
         reporters=reporters,
@@ -131,7 +131,7 @@ def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> Non
     recorder = Recorder()
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, min_available_clients=NUM_CLIENTS, reporters=[recorder],
-        polling=Polling(ask_status=True, interval=0.01),
+        polling=Polling(ask_status=True, interval=1),
     )  # fmt: skip
     taken = []
 

@@ -74,7 +74,7 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
     }
     sums = {name: sum(c * d[name] for c, d in zip(coefficients, differences, strict=True)) for name in arrays}
     for name, total in sums.items():
-        assert folded[name] == pytest.approx(np.reshape(total, -1), rel=1e-4, abs=1e-4)
+        np.testing.assert_allclose(folded[name], np.reshape(total, -1), rtol=1e-4, atol=1e-4)
     distance = norm({name: differences[1][name] - 0.3 * total for name, total in sums.items()})
     assert model.distance(updates[1], folded, 0.3) == pytest.approx(distance, rel=1e-4)
     clipped = model.clipped(updates[1])
@@ -84,13 +84,15 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
     for name, array in arrays.items():
         assert moved[name].dtype == array.dtype
         assert moved[name].shape == array.shape == clipped[name].shape
-        assert clipped[name] == pytest.approx(0.25 + differences[1][name], rel=1e-4, abs=1e-4)
+        np.testing.assert_allclose(clipped[name], 0.25 + differences[1][name], rtol=1e-4, atol=1e-4)
         landed = reference[name] + sums[name] + 0.25
         if array.dtype.kind == "b":
             assert (moved[name] == (np.rint(landed) > 0)).all()
         else:
             slack = {"i": 0.51, "f": 1e-4 if array.dtype.itemsize > 2 else 1e-2}[array.dtype.kind]
-            assert np.asarray(moved[name], np.float64) == pytest.approx(landed, rel=1e-2 * slack, abs=slack)
+            np.testing.assert_allclose(
+                np.asarray(moved[name], np.float64), landed, rtol=1e-2 * slack, atol=slack
+            )
 
 
 def test_the_model_and_the_sent_arrays_are_not_changed() -> None:

@@ -84,13 +84,7 @@ def test_the_largest_answer_is_a_max(name, lazy_from, monkeypatch):
     asked = new(name, **settings)
     asked.learn_norms(range(6), [3.0, 1.0, np.nan, 9.0, 2.0, np.nan])
     told = create(
-        name,
-        6,
-        client_sizes=SIZES,
-        clients_per_round=2,
-        num_rounds=30,
-        a_max=(5 / 14 * 2) ** 2,
-        **settings,
+        name, 6, client_sizes=SIZES, clients_per_round=2, num_rounds=30, a_max=(5 / 14 * 2) ** 2, **settings
     )
     for round in range(1, 30):
         selection = asked.select(round)

@@ -269,13 +269,13 @@ def test_k_draws_are_one_from_each_kth_of_the_mass(monkeypatch, lazy_from, absen
     expected = 10 * selector.probabilities
     expected[absent] = 0
     expected *= 10 / expected.sum()
-    counts = np.zeros((2000, 40))
-    for round in range(2000):
+    counts = np.zeros((800, 40))
+    for round in range(800):
         selection = selector.select(round, unavailable=absent)
         counts[round, selection.clients] = selection.counts
         np.testing.assert_allclose(selection.importance, selection.counts / expected[selection.clients])
         assert selection.counts.sum() == 10
-    error = np.sqrt(expected / 2000)
+    error = np.sqrt(expected / 800)
     assert (np.abs(counts.mean(axis=0) - expected) <= 5 * error).all()
     if not absent:
         # The uniform share of p, where a client is drawn anew, adds at most one draw.

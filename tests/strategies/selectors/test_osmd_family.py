@@ -39,8 +39,9 @@ def rescaled(selector, selection, here):
 
 @pytest.mark.parametrize("kind", FAMILY)
 @pytest.mark.parametrize("initial", ["uniform", "sizes"])
-@pytest.mark.parametrize("multiplier", [1.0, 100.0, 1e4])
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("multiplier", "seed"), [(1.0, 1), (1e4, 1), pytest.param(100.0, 2, marks=pytest.mark.slow)]
+)
 def test_lazy_equals_dense(kind, multiplier, initial, seed):
     """140 rounds of 400 to 500 clients that sleep, join and leave; 8 experts (osmd: 1)."""
     rng = np.random.default_rng(seed)
@@ -195,9 +196,9 @@ def test_absent_clients_with_nearly_all_the_mass():
 @pytest.mark.parametrize("asleep", [[], [2, 30, 31]])
 @pytest.mark.parametrize("kind", [AdaptiveOSMDSelector, StreamedUniform, StreamedMultinomial])
 def test_unbiased_where_draws_are_a_stream(kind, asleep, replacement):
-    """800 rounds of 60 clients, 5 removed; within 5 standard errors."""
+    """400 rounds of 60 clients, 5 removed; within 5 standard errors."""
     rng = np.random.default_rng(7)
-    m, rounds = 60, 800
+    m, rounds = 60, 400
     settings = {"client_sizes": rng.lognormal(0, 1, m), "clients_per_round": 6, "replacement": replacement}
     if kind in FAMILY:
         settings |= {"num_rounds": 40, "learning_rate_multiplier": 1e3, "alpha": 0.2}

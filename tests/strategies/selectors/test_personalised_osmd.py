@@ -7,7 +7,6 @@ import pytest
 
 from strategies.clients.reports import Report
 from strategies.options import Faults
-from strategies.rounds.control_variates import create_variates
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.selectors import Feedback, Selection, create
@@ -127,8 +126,3 @@ def test_a_client_that_does_not_scale_parts_is_not_used():
     )
     assert outcome.arrays is None
     assert set(outcome.record.failures.values()) == {"the client's app does not scale the parts of an update"}
-
-
-def test_variates_are_refused():
-    with pytest.raises(ValueError, match="variates = 'fedvarp' with selector = 'personalised-osmd'"):
-        RoundLogic(new(), Faults(), variates=create_variates("fedvarp"))

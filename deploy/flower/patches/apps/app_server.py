@@ -20,6 +20,7 @@ NumPy's and Python's global generators are seeded anew in each message, unless t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import importlib
@@ -30,6 +31,7 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -37,15 +39,13 @@ from typing import Any, NoReturn
 from deploy.flower import fork_server
 from deploy.flower.patches import clientapp
 from deploy.flower.patches.app_channel import use_channel
-from deploy.flower.patches.shared import INFLATABLE, replace
+from deploy.flower.patches.shared import replace
 
 # Lines that an app server sends: "send me the bundle", and "I have imported the app".
 WANTED, READY = b"bundle\n", b"ready\n"
 REFUSED = b"refused "  # begins the line "the app cannot be forked"; the reason and a line feed follow
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
-_PROGRAM = "flwr.supernode.cli.flwr_clientapp"
-_OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 
 
 class _Unfit(Exception):  # noqa: N818
@@ -71,9 +71,10 @@ def main() -> NoReturn:
             end.sendall(REFUSED + " ".join(reason.split()).encode()[:1000] + b"\n")
         sys.exit(0)
     del bundle
+    (program,) = entry_points(group="console_scripts", name="flwr-clientapp")
     end.sendall(READY)
     server = fork_server.Server(
-        {"flwr-clientapp": partial(_run, app, (fab_id, version, digest))},
+        {"flwr-clientapp": partial(_run, program.load(), app, (fab_id, version, digest))},
         connection=end,
         channels=channels,
         welcome=READY,
@@ -119,8 +120,7 @@ def _ended_with(end: socket.socket) -> Any:
 def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[Any, Callable[[], None]]:
     """Import an app. Return it, and a function that seeds the global generators in a forked process."""
     clientapps = importlib.import_module(_CLIENTAPP)
-    clientapps.install_from_fab(bundle, skip_prompt=True)
-    folder = str(clientapps.get_project_dir(fab_id, version, digest))
+    folder = str(clientapps.install_from_fab(bundle, skip_prompt=True))
     load = clientapps.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
     with _Randomness(folder) as randomness:
         app = load(fab_id, version, digest)
@@ -138,18 +138,19 @@ def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[An
 
 def _warm_up() -> None:
     """Fill caches, such as those of regular expressions, which otherwise each message would fill."""
-    program = importlib.import_module(_PROGRAM)
-    parser = program._parse_args_run_flwr_clientapp()
-    parser.parse_args(["--token", "", "--insecure", "--parent-pid", "1"])
-    replace(_PROGRAM, _parse_args_run_flwr_clientapp=lambda: parser)
-    flwr, objects = importlib.import_module("flwr.app"), importlib.import_module(_OBJECTS)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--token", type=str, required=True, help="a token")
+    parser.parse_args(["--token", ""])
+    flwr = importlib.import_module("flwr.app")
     arrays = flwr.ArrayRecord([sys.modules["numpy"].zeros(1, "float32")])
     others = {"metrics": flwr.MetricRecord({"a": 1.0}), "config": flwr.ConfigRecord({"a": 1})}
     record = flwr.RecordDict({"arrays": arrays, **others})
-    objects.get_object_tree(record).SerializeToString()
-    parts = {name: each.deflate() for name, each in objects.get_all_nested_objects(record).items()}
-    inflate = importlib.import_module(INFLATABLE).inflate_object_from_contents
-    inflate(record.object_id, parts)["arrays"].to_numpy_ndarrays()
+
+    def copied(part: Any) -> Any:
+        children = {name: copied(each) for name, each in (part.children or {}).items()}
+        return type(part).inflate(part.deflate(), children)
+
+    copied(record)["arrays"].to_numpy_ndarrays()
 
 
 def _threads() -> int:
@@ -234,7 +235,7 @@ class _Randomness:
             sys.modules["numpy.random"].seed()
 
 
-def _run(app: Any, identity: tuple[str, str, str]) -> Any:
+def _run(program: Callable[[], Any], app: Any, identity: tuple[str, str, str]) -> Any:
     """Run `flwr-clientapp` in a forked process, with the app that is imported already."""
     use_channel()
     clientapps = importlib.import_module(_CLIENTAPP)
@@ -251,4 +252,4 @@ def _run(app: Any, identity: tuple[str, str, str]) -> Any:
         return unpack(content, **settings) if content else None  # the app server has unpacked the bundle
 
     replace(_CLIENTAPP, get_load_client_app_fn=loader, install_from_fab=unpack_others)
-    return importlib.import_module(_PROGRAM).flwr_clientapp()
+    return program()

@@ -5,7 +5,7 @@ With these numbers, the ServerApp can wait for a reply that is on its way.
 
 The ServerApp asks by a request for an object with the name `ASKED` and the ids of its messages, separated by
 semicolons. The content of this object is JSON: the bytes that have arrived, by message
-(`deploy.fleet.state.CohortLinkState.get_object`). A stock SuperLink knows no object with such a name; the
+(`answer_apps`). A stock SuperLink knows no object with such a name; the
 ServerApp then knows nothing about the replies.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Collection
+from functools import wraps
 from typing import Any
 
 ASKED = "received:"
@@ -28,6 +29,21 @@ def asked_messages(object_id: str) -> frozenset[str] | None:
     if not object_id.startswith(ASKED):
         return None
     return frozenset(object_id.removeprefix(ASKED).split(_SEPARATOR))
+
+
+def answer_apps(handlers: Any) -> None:
+    """Let this module of handlers, the SuperLink's, answer how much of replies has arrived."""
+    pull = handlers.pull_object
+
+    @wraps(pull)
+    def pulled(asked: Any, state: Any, task: Any) -> Any:
+        if (messages := asked_messages(asked.object_id)) is None:
+            return pull(asked, state, task)
+        content = json.dumps(dict(state.received(task.run_id, messages))).encode()
+        response = importlib.import_module(_MESSAGES).PullObjectResponse
+        return response(object_found=True, object_available=True, object_content=content)
+
+    handlers.pull_object = pulled
 
 
 def received_bytes(grid: Any, message_ids: Collection[str]) -> dict[str, int]:

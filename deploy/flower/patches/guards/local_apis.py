@@ -20,6 +20,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.fleet import protocol
 from deploy.flower.commands import CONTROL_SECRET
 from deploy.flower.patches.guards import http_limits
 from deploy.flower.patches.shared import replace
@@ -34,8 +35,6 @@ MAX_SIGNED = 65_536
 
 _CONFIG = "flwr.superlink.config_loader"
 _AUTH = "flwr.superlink.auth_plugin"
-_CONSTANTS = "flwr.common.constant"
-_CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
 # Flower imports these two modules inside functions, after the program's start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
@@ -62,18 +61,17 @@ def demand_secret() -> None:
     if not secret:
         raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret; this file is empty")
     account_plugin: Any = importlib.import_module(_AUTH).NoOpControlAuthnPlugin
-    constants = importlib.import_module(_CONSTANTS)
 
     class Operator(account_plugin):  # type: ignore[misc]
         """Gives Flower's only account to a sender whose access token is the secret."""
 
         def validate_tokens_in_metadata(self, metadata: Any) -> Any:
-            sent = str(dict(metadata).get(constants.ACCESS_TOKEN_KEY, ""))
+            sent = str(dict(metadata).get(protocol.ACCESS_TOKEN, ""))
             if not hmac.compare_digest(sent.encode(), secret.encode()):
                 return False, None
             return super().validate_tokens_in_metadata(metadata)
 
-    replace(_CONFIG, get_control_authn_ee_plugins=lambda: {constants.AuthnType.OIDC: Operator})
+    replace(_CONFIG, get_control_authn_ee_plugins=lambda: {"oidc": Operator})
     os.environ["FLWR_OIDC_ENABLED"] = "1"
 
 
@@ -101,9 +99,8 @@ class Guard:
 
     def __init__(self, app: Any, api: Any) -> None:
         self._app, self._state = app, api.state
-        self._task_token = importlib.import_module(_CORE_CONSTANTS).TASK_TOKEN_HEADER.lower().encode()
+        self._task_token = protocol.TASK_TOKEN.encode()
         self._in_thread = importlib.import_module(_STARLETTE).run_in_threadpool
-        self._access_token = importlib.import_module(_CONSTANTS).ACCESS_TOKEN_KEY
 
     async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
         """Pass a request on, but without its content if its sender is unknown and cannot have signed it."""
@@ -123,7 +120,7 @@ class Guard:
             account = getattr(self._state, "account_access_dep", None)
             if account is None or scheme.lower() != "bearer":
                 return False
-            return bool(account.authn_plugin.validate_tokens_in_metadata([(self._access_token, token)])[0])
+            return bool(account.authn_plugin.validate_tokens_in_metadata([(protocol.ACCESS_TOKEN, token)])[0])
         if token := headers.get(self._task_token, b"").decode("latin-1"):
             state = self._state.runtime_state_factory.state()
             return await self._in_thread(state.get_task_by_token, token) is not None

@@ -18,8 +18,12 @@ from functools import wraps
 from logging import getLogger
 from typing import Any, NamedTuple
 
+from flwr.proto.error_pb2 import Error
+from flwr.proto.message_pb2 import Message
+
 from deploy.fleet.admission.refusal_log import make_safe, printable
 from deploy.fleet.duties.joined_objects import parts
+from deploy.fleet.protocol import MESSAGE_UNAVAILABLE, head
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 
 FACTOR = 4  # a reply may have this many times the bytes of the ServerApp's largest message
@@ -29,8 +33,6 @@ _CHUNK = b"ArrayChunk "  # the first bytes of an object that holds data of an ar
 MOST_REPLIES = 100_000  # the most replies whose metadata are remembered
 
 _GRID = "flwr.superlink.grid.http_grid"
-_OBJECTS = "flwr.supercore.inflatable.inflatable_object"
-_CONSTANTS = "flwr.common.constant"
 _SERDE = "flwr.common.serde"
 
 
@@ -52,7 +54,7 @@ def patch() -> None:
     grid = importlib.import_module(_GRID)
     client = importlib.import_module(RUNTIME_CLIENT).RuntimeHttpClient
     push, pull, inflate = grid.push_objects, client.PullMessages, grid.inflate_object_from_contents
-    metadata_of = importlib.import_module(_SERDE).metadata_from_proto
+    message_of = importlib.import_module(_SERDE).message_from_proto
     # The metadata of replies, which the SuperLink has checked, by message id.
     metadata: OrderedDict[str, Any] = OrderedDict()
     message_type = importlib.import_module("flwr.app").Message
@@ -99,10 +101,8 @@ def patch() -> None:
             what = printable(f"{type(error).__name__}: {error}")[:500]
             reason = f"The reply of node {expected.src_node_id} cannot be used: {what}"
             getLogger("flwr").warning("%s", reason)
-            unavailable = importlib.import_module(_CONSTANTS).ErrorCode.MESSAGE_UNAVAILABLE
-            return grid.make_message(
-                metadata=metadata_of(expected), error=grid.Error(code=unavailable, reason=reason)
-            )
+            error = Error(code=MESSAGE_UNAVAILABLE, reason=reason)
+            return message_of(Message(metadata=expected, error=error))
 
     replace(_GRID, push_objects=push_counted, inflate_object_from_contents=inflate_checked)
     client.PullMessages = pull_noted
@@ -132,8 +132,7 @@ class Part(NamedTuple):
 
 def part_of(content: bytes) -> Part:
     """Return the size of a deflated object, and the objects to which it refers."""
-    head = importlib.import_module(_OBJECTS).get_object_head_values_from_object_content
-    kind, children, _ = head(content)
+    kind, children = head(content)
     length = len(content)
     if kind == "ArrayChunk":
         return Part(Size(length, 0, 1), {})

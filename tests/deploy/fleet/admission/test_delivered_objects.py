@@ -141,7 +141,7 @@ class Tree:
         self.names = {f"message {number}", f"content {number}", f"own {number}", "shared", "part"}
 
 
-STATE = SimpleNamespace(query=lambda text, values: [])
+STATE = SimpleNamespace(rows=lambda text, values: [])
 
 
 def test_a_node_may_fetch_its_last_messages_until_they_expire() -> None:

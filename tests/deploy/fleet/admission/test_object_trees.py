@@ -14,7 +14,6 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -26,7 +25,6 @@ from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.servicer.fleet import fleet_handlers as fleet
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from deploy.fleet import factories
@@ -43,15 +41,16 @@ MADE_UP = "0" * 64
 class Run:
     """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
-    def __init__(self, factory: LinkStateFactory) -> None:
+    def __init__(self, factory: factories.Factory) -> None:
         self.delivered = DeliveredObjects()
         self.limits = ReplyAdmission(factory, lambda node: 0, self.delivered)
         self.state: Any = factory.state()
+        self.service = FleetService(factory, Duties(), self.limits, None, None)  # type: ignore[arg-type]
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
         )
         for node in (self.attacker, self.honest):
-            assert self.state.activate_node(node, 30.0)
+            assert self.state.activate(node, 30.0)
         self.id = self.state.create_run(
             "app", "1", "hash", {}, NOOP_FEDERATION_ID, None, "flwr_aid", TaskType.SERVER_APP
         )
@@ -82,9 +81,7 @@ class Run:
 
     def receive(self, node: int) -> Message:
         """Let a node fetch its message with all of its objects, as a SuperNode does."""
-        response = fleet.pull_messages(
-            PullMessagesRequest(node=Node(node_id=node)), self.state, self.state.object_store
-        )
+        response = self.service._next_message(PullMessagesRequest(node=Node(node_id=node)))
         self.delivered.note(node, response)
         (message,), (tree,) = response.messages_list, response.message_object_trees
         self.inflate(tree)
@@ -113,9 +110,7 @@ class Run:
             message_object_trees=[tree],
         )
         for _ in range(2):  # the first answer is lost
-            self.limits.check_reply(request, node)
-            response = fleet.push_messages(request, self.state)
-        self.limits.note_reply(request, response, node)
+            response = self.service.push_messages(request, node, None)
         return node, reply, response
 
     def push_reply(self, node: int, reply: Message, response: Any, *others: Any) -> None:
@@ -129,8 +124,7 @@ class Run:
                     object_content=objects[name].deflate(),
                     session_id=response.session_id,
                 )
-                self.limits.check_object(request, node)
-                assert fleet.push_object(request, self.state).stored
+                assert self.service.push_object(request, node, None).stored
 
     def fetch(self, asked: Message) -> Message:
         """Let the ServerApp fetch the reply to a message."""
@@ -140,13 +134,13 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def factory(tmp_path_factory: pytest.TempPathFactory) -> LinkStateFactory:
+def factory(tmp_path_factory: pytest.TempPathFactory) -> factories.Factory:
     database = str(tmp_path_factory.mktemp("state") / "state.db")
-    return factories.make(database, NoOpFederationManager(), Duties())[1]
+    return factories.make(database, NoOpFederationManager(), Duties())
 
 
 @pytest.fixture
-def run(factory: LinkStateFactory) -> Iterator[Run]:
+def run(factory: factories.Factory) -> Iterator[Run]:
     run = Run(factory)
     yield run
     run.state.object_store.clear()
@@ -171,8 +165,6 @@ def references(run: Run) -> dict[str, int]:
 
 
 def test_a_message_whose_delivery_fails_is_delivered_later(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = SimpleNamespace(state=lambda: run.state)
-    service: Any = FleetService(states, Duties(), run.limits, None, None)  # type: ignore[arg-type]
     request = PullMessagesRequest(node=Node(node_id=run.honest))
     run.send(run.honest, 1)
 
@@ -180,11 +172,11 @@ def test_a_message_whose_delivery_fails_is_delivered_later(run: Run, monkeypatch
         raise RuntimeError("database is locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.state.object_store, "get_object_tree", locked)
+        patch.setattr(run.state.objects, "tree_of", locked)
         with pytest.raises(RuntimeError, match="locked"):
-            service._next_message(request)
-    assert len(service._next_message(request).messages_list) == 1
-    assert len(service._next_message(request).messages_list) == 0
+            run.service._next_message(request)
+    assert len(run.service._next_message(request).messages_list) == 1
+    assert len(run.service._next_message(request).messages_list) == 0
 
 
 @pytest.mark.parametrize("available", [False, True], ids=["without content", "with content"])
@@ -211,7 +203,7 @@ def test_a_node_cannot_change_a_message_that_is_being_sent(run: Run) -> None:
     lies = [lie_about(each) for each in (settings(2)["config"], settings(2))]
     attack = run.reply(run.attacker, asked, RecordDict(), *lies)
     run.push(*announced)
-    run.state._cleanup_push_session(attack[2].session_id, cleanup_messages=True)
+    run.state.end_push(attack[2].session_id, with_messages=True)
     assert run.receive(run.honest).metadata.dst_node_id == run.honest
     references(run)
 
@@ -243,7 +235,7 @@ def test_a_node_cannot_spoil_the_reply_of_another(
         reply = run.reply(run.honest, asked_too, content)
         begun = attack()
     if given_up:
-        run.state._cleanup_push_session(begun[2].session_id, cleanup_messages=True)
+        run.state.end_push(begun[2].session_id, with_messages=True)
     run.push_reply(*reply)
     assert run.fetch(asked_too).content["identity"] == {"client-id": "client-07"}
     references(run)

@@ -247,7 +247,7 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
 
 def test_a_run_that_a_client_invents_leaves_nothing() -> None:
     class State:
-        def query(self, text: str, values: object = None) -> list[object]:
+        def rows(self, text: str, values: object = None) -> list[object]:
             return []
 
     limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda _: 0, DeliveredObjects())

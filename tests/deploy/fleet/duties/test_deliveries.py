@@ -12,6 +12,7 @@ import pytest
 from flwr.app import MetricRecord
 from flwr.superlink.federation import NoOpFederationManager
 
+from deploy.fleet import protocol
 from deploy.fleet.duties import deliveries
 from deploy.fleet.duties.duties import Duties
 from deploy.fleet.state import CohortLinkState
@@ -92,7 +93,7 @@ def state(
 ) -> Iterator[Any]:
     """The SuperLink's own state, without Flower's own checks of messages and nodes."""
     sql = importlib.import_module("sqlalchemy")
-    reply = importlib.import_module(deliveries._MESSAGES).MessageRes
+    reply = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageRes
     store_object = FewStatements.store_object
 
     def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
@@ -119,9 +120,11 @@ def state(
     class State(CohortLinkState):
         failures = 0
 
-        def store_reply(self, to: str, parts: int, node: int = NODE) -> str:
+        def add_reply(self, to: str, parts: int, node: int = NODE) -> str:
             """Store the reply "re: TO", of which so many parts are missing; return the id of its push."""
-            root = importlib.import_module(deliveries._SESSIONS).ObjectPushSessionRoot
+            root = importlib.import_module(
+                "flwr.supercore.state.schema.corestate_models"
+            ).ObjectPushSessionRoot
             session: str = self.start_session(1)
             with self.session() as database:
                 database.execute(sql.text("PRAGMA foreign_keys = OFF"))
@@ -133,26 +136,26 @@ def state(
             return session
 
         def set_push(self, session: str, **values: Any) -> None:
-            push = importlib.import_module(deliveries._SESSIONS).ObjectPushSession
+            push = importlib.import_module("flwr.supercore.state.schema.corestate_models").ObjectPushSession
             with self.session() as database:
                 database.execute(sql.update(push).where(push.session_id == session).values(values))
 
         def found(self, *ids: str) -> list[str]:
             return [each.metadata.message_id for each in self.get_message_res(set(ids), 1)]
 
-        def store_message(self, message_id: str, node: int, *, delivered: bool = True) -> None:
-            message = importlib.import_module(deliveries._MESSAGES).MessageIns
+        def add_message(self, message_id: str, node: int, *, delivered: bool = True) -> None:
+            message = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageIns
             new = {"message_id": message_id, "dst_node_id": node, "delivered_at": "now" if delivered else ""}
             with self.session() as database:
                 database.execute(sql.insert(message).values(new))
 
         def messages(self) -> list[str]:
-            message = importlib.import_module(deliveries._MESSAGES).MessageIns
+            message = importlib.import_module("flwr.supercore.state.schema.linkstate_models").MessageIns
             with self.session() as database:
                 return sorted(database.scalars(sql.select(message.message_id)))
 
         def expect_part(self, session: str, object_id: str) -> None:
-            schema = importlib.import_module(deliveries._SESSIONS)
+            schema = importlib.import_module("flwr.supercore.state.schema.corestate_models")
             with self.session() as database:
                 new = {"session_id": session, "object_id": object_id}
                 database.execute(sql.insert(schema.ObjectPushSessionPending).values(new))
@@ -173,8 +176,8 @@ def state(
 
 
 def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:
-    push = state.store_reply("a", 2)
-    state.store_reply("b", 0)
+    push = state.add_reply("a", 2)
+    state.add_reply("b", 0)
     assert state.found("a", "b", "c") == ["re: b"]
     assert state.found("a", "b", "c") == []
     state.set_push(push, pending_count=0)
@@ -183,9 +186,9 @@ def test_a_reply_is_found_when_its_last_part_has_arrived(state: Any) -> None:
 
 
 def test_a_reply_whose_push_has_expired_is_found(state: Any) -> None:
-    push = state.store_reply("a", 2)
+    push = state.add_reply("a", 2)
     assert state.found("a") == []
-    now = importlib.import_module(deliveries._DATE).now()
+    now = protocol.now()
     state.set_push(push, expires_at=now - timedelta(seconds=1))
     assert state.found("a") == ["re: a"]
 
@@ -194,27 +197,27 @@ def test_a_node_that_restarts_gives_up_what_it_received_before(
     state: Any, servicer: Servicer, unconfirmed: deliveries.Unconfirmed
 ) -> None:
     for name in ("confirmed", "half replied", "replied", "unconfirmed"):
-        state.store_message(name, NODE)
-    state.store_message("waiting", NODE, delivered=False)
-    state.store_message("another's", OTHER)
-    state.store_reply("half replied", 2)
-    state.store_reply("replied", 0)
-    state.store_reply("another's half", 2, node=OTHER)
+        state.add_message(name, NODE)
+    state.add_message("waiting", NODE, delivered=False)
+    state.add_message("another's", OTHER)
+    state.add_reply("half replied", 2)
+    state.add_reply("replied", 0)
+    state.add_reply("another's half", 2, node=OTHER)
     before = state.messages()
     servicer.send(NODE, "unconfirmed")
     assert servicer.asked_by(NODE) == ["unconfirmed"]
-    assert not state.activate_node(BANNED, 30.0)
+    assert not state.activate(BANNED, 30.0)
     assert state.messages() == before
-    assert state.activate_node(NODE, 30.0)
+    assert state.activate(NODE, 30.0)
     assert state.messages() == ["another's", "replied", "unconfirmed", "waiting"]
     assert state.found("half replied", "replied") == ["re: replied"]
     unconfirmed.forget(NODE)
-    assert state.activate_node(NODE, 30.0)
+    assert state.activate(NODE, 30.0)
     assert state.messages() == ["another's", "replied", "waiting"]
 
 
 def test_a_part_is_stored_in_spite_of_a_locked_database_and_may_be_pushed_twice(state: Any) -> None:
-    push = state.store_reply("a", 2)
+    push = state.add_reply("a", 2)
     record = MetricRecord({"loss": 1.0})
     content, part = record.deflate(), record.object_id
     state.expect_part(push, part)

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
-from flwr.server.superlink.linkstate import LinkStateFactory
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.superlink.federation import NoOpFederationManager
 
 from deploy.device.enrolment import enrol
 from deploy.fleet.duties import enrolment
@@ -25,12 +23,14 @@ from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 from tests.support.devices import public_key_of
 from tests.support.processes import wait_for
+from tests.support.states import made
 
 
-def factories() -> tuple[Any, ...]:
-    """Return what a new, empty state is made of."""
-    memory = ":flwr-in-memory:"
-    return memory, NoOpFederationManager(), ObjectStoreFactory(memory)
+def states(folder: Path) -> Any:
+    """Return what gives a new, empty state in a folder."""
+    folder.mkdir(exist_ok=True)
+    state = made(folder / "superlink.db")
+    return SimpleNamespace(state=lambda: state)
 
 
 class Server:
@@ -39,7 +39,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.registry = Registry(folder)
         self.registry.prepare()
-        factory = LinkStateFactory(*factories())
+        factory = states(folder)
         self.state = factory.state()
         self.files = certificates.write_certificates(folder / "pki")
         self.address = f"localhost:{free_ports(1)[0]}"
@@ -273,7 +273,7 @@ def test_the_clients_that_a_new_database_lacks_are_registered_again(
     server.registry.record("pi-4", "8", keys[0])
     server.registry.client("pi-5").write_text("[]")
     server.registry.client("pi-6").write_bytes(b"\xff")
-    new = Enrolment(server.registry, LinkStateFactory(*factories()))
+    new = Enrolment(server.registry, states(tmp_path / "new"))
     assert list(server.registry.restore(new._register)) == ["pi-3", "pi-4", "pi-5", "pi-6"]
     state = new._state_factory.state()
     assert sorted(node.name for node in state.get_node_info()) == ["pi-1", "pi-2"]

@@ -1,6 +1,5 @@
 """A held request is answered as soon as a whole message is there, and no message is lost."""
 
-import importlib
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deploy.fleet import protocol
 from deploy.fleet.duties import held_requests
 from deploy.flower.deferred_answers import Later
 from deploy.processes.groups import wait_until
@@ -281,7 +281,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def superlink() -> int:
-    node: int = importlib.import_module(held_requests._CONSTANTS).SUPERLINK_NODE_ID
+    node: int = protocol.SUPERLINK
     return node
 
 

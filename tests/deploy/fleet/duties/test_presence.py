@@ -31,27 +31,27 @@ class State:
     def session(self) -> Any:
         return nullcontext()
 
-    def get_node_info(self, statuses: list[str]) -> list[Any]:
+    def online_nodes(self) -> list[int]:
         if self.locked:
             raise OSError("database is locked")
-        return [SimpleNamespace(node_id=each) for each in self.online]
+        return list(self.online)
 
     def activate_node(self, node_id: int, heartbeat_interval: float) -> bool:
         if self.present.returns(node_id):
-            self.deactivate_node(node_id)
+            self.go_offline(node_id)
         if node_id in self.online:
             return False
         self.online.add(node_id)
         return True
 
-    def deactivate_node(self, node_id: int) -> bool:
+    def go_offline(self, node_id: int) -> bool:
         if self.locked:
             raise OSError("database is locked")
         was_online = node_id in self.online
         self.online.discard(node_id)
         return was_online
 
-    def acknowledge_node_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
+    def note_heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
         self.online.add(node_id)
         self.intervals[node_id] = heartbeat_interval
         return True
@@ -64,7 +64,7 @@ class Servicer:
 
     def send_node_heartbeat(self, node: int, call: Any) -> Any:
         held, answer = wire.HELD in call.invocation_metadata(), SimpleNamespace(success=True)
-        self.state.acknowledge_node_heartbeat(node, presence.FOREVER if held else 30)
+        self.state.note_heartbeat(node, presence.FOREVER if held else 30)
         self.acknowledged()
         if held:
             return self.present.hold(answer, node, call)
@@ -212,14 +212,14 @@ def test_a_heartbeat_that_arrives_while_its_node_is_marked_keeps_the_node_online
 ) -> None:
     state, marked = servicer.state, threading.Event()
 
-    def deactivate_node(node_id: int) -> bool:
+    def go_offline(node_id: int) -> bool:
         Call(servicer).connected()
-        was_online = State.deactivate_node(state, node_id)
+        was_online = State.go_offline(state, node_id)
         marked.set()
         return was_online
 
     lost = Call(servicer).connected()
-    monkeypatch.setattr(state, "deactivate_node", deactivate_node)
+    monkeypatch.setattr(state, "go_offline", go_offline)
     lost.disconnect()
     assert marked.wait(10)
     assert wait_until(lambda: NODE in state.online, 10)

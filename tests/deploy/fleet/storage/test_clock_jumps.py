@@ -15,6 +15,7 @@ from flwr.server.utils import validator
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.task_identity import TaskIdentity
 
+from deploy.fleet import factories, protocol
 from deploy.fleet.storage import clock_jumps
 from deploy.fleet.storage.clock_jumps import GRACE
 from tests.support.states import made
@@ -38,7 +39,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock, began = Clock(), validator.now()
     monkeypatch.setattr(clock_jumps.time, "monotonic", clock.monotonic)
     monkeypatch.setattr(clock_jumps.time, "time", lambda: clock.now().timestamp())
-    monkeypatch.setattr(importlib.import_module(clock_jumps._CORE_STATE), "now", clock.now)
+    for module in (protocol, importlib.import_module(factories._CORE_STATE)):
+        monkeypatch.setattr(module, "now", clock.now)
     return clock
 
 

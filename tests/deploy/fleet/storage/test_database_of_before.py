@@ -53,13 +53,13 @@ def test_the_tables_of_before_are_brought_up_to_date_and_keep_nodes_and_runs(dat
     assert answers(database, REVISION) == newest
     assert answers(database, TABLES) >= before
     assert answers(database, INDEXES) == OURS
-    node = state.get_node_id_by_public_key(b"key")
+    node = state.node_of_key(b"key")
     (run,) = state.get_run_info()
     assert node is not None
     assert run.primary_task_id is not None
     assert (run.fab_id, run.fab_hash) == ("app", "hash")
     # Both work on.
-    assert state.activate_node(node, 30)
+    assert state.activate(node, 30)
     assert state.claim_task(run.primary_task_id)
 
 

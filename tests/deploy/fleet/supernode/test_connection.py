@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
-from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet import wire
 from deploy.fleet.supernode import connection
+from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -103,7 +103,7 @@ def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any)
 def test_an_answer_of_a_run_that_has_ended_is_dropped_and_a_refused_node_ends(
     clock: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(RunNotRunningException):
+    with pytest.raises(RunNotRunningError):
         pull(requests(clock, Failure(grpc.StatusCode.PERMISSION_DENIED)))
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda _, number: killed.append(number))

@@ -28,11 +28,12 @@ from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
 )
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
-from flwr.supercore.run import Run, RunNotRunningException
+from flwr.supercore.run import Run
 
 from deploy.fleet.duties import held_requests
 from deploy.fleet.duties.joined_objects import SEPARATOR, join, parts
 from deploy.fleet.supernode import node, transfers
+from deploy.fleet.supernode.connection import RunNotRunningError
 
 FILE = io.BytesIO()
 with zipfile.ZipFile(FILE, "w") as archive:
@@ -94,7 +95,7 @@ class Connection:
     def _ask(self, method: str) -> None:
         self.asked.append(method)
         if method in self.over:
-            raise RunNotRunningException
+            raise RunNotRunningError
 
     def receive(self) -> Any:
         self._ask("receive")

@@ -11,10 +11,10 @@ from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPushError,
     ObjectUnavailableError,
 )
-from flwr.supercore.run import RunNotRunningException
 
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, SEPARATOR, join
 from deploy.fleet.supernode import transfers
+from deploy.fleet.supernode.connection import RunNotRunningError
 from tests.deploy.fleet.duties.test_joined_objects import Joining, Servicer
 
 
@@ -200,11 +200,11 @@ def test_objects_are_kept_as_they_come_and_the_end_of_a_run_ends_all_requests(
     def pull_object(names: str) -> bytes:
         if len(kept) > 10:
             over.set()
-            raise RunNotRunningException
+            raise RunNotRunningError
         content: bytes = servicer.pull_object(PullObjectRequest(object_id=names)).object_content
         return content
 
-    with pytest.raises(RunNotRunningException):
+    with pytest.raises(RunNotRunningError):
         transfers.pull(list(contents), pull_object, lambda name, content: kept.append((name, content)))
     assert over.is_set()
     assert 10 < len(kept) < 30

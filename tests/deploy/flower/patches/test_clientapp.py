@@ -14,16 +14,16 @@ from deploy.flower.patches import clientapp
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (run_clientapp, leaving):
-        monkeypatch.setattr(module, "event", telemetry.event)
+    for name in ("create_event", "Thread"):
+        monkeypatch.setattr(telemetry, name, getattr(telemetry, name))
 
 
 @pytest.mark.parametrize(("enabled", "logging"), [("0", "0"), ("1", "0"), ("0", "1")])
 def test_telemetry_starts_threads_only_if_it_is_switched_on(
     monkeypatch: pytest.MonkeyPatch, enabled: str, logging: str
 ) -> None:
-    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_ENABLED", enabled)
-    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_LOGGING", logging)
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", enabled)
+    monkeypatch.setenv("FLWR_TELEMETRY_LOGGING", logging)
     started: list[object] = []
 
     def thread(**settings: object) -> SimpleNamespace:

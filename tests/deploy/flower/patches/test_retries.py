@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
-from flwr.supercore.retry import http_retry, make_simple_http_retry_invoker
+from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.retry.retry_invoker import RetryInvoker
 
 from deploy.flower.patches import retries
@@ -15,7 +15,6 @@ def answer(code: int) -> httpx.Response:
 
 
 def test_a_request_that_always_fails_is_given_up(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
-    monkeypatch.setattr(http_retry, "_RETRYABLE_STATUS_CODES", http_retry._RETRYABLE_STATUS_CODES)
     monkeypatch.setattr(RetryInvoker, "invoke", RetryInvoker.invoke)
     retries.retry_after_500()
     invoker = make_simple_http_retry_invoker()

@@ -4,7 +4,7 @@ from typing import Any
 
 from flwr.common import constant
 
-from deploy.fleet import factories
+from deploy.fleet.storage import clock_jumps
 from deploy.flower.patches import shared
 
 
@@ -38,4 +38,4 @@ def test_a_serverapp_whose_heartbeats_fail_while_the_database_is_locked_does_not
     share = constant.HEARTBEAT_BASE_MULTIPLIER + max(constant.HEARTBEAT_RANDOM_RANGE)
     between = (interval - constant.HEARTBEAT_CALL_TIMEOUT) * share
     longest_retry = 20.0  # s, of Flower's `HeartbeatSender`
-    assert between + shared.FAILING + longest_retry < factories.MISSED_HEARTBEATS * interval
+    assert between + shared.FAILING + longest_retry < clock_jumps.MISSED_HEARTBEATS * interval

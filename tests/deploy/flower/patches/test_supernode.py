@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.nodestate import NodeStateFactory
 
+from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.patches import supernode
 from deploy.processes.groups import LOST
 
@@ -25,9 +25,9 @@ def test_an_error_in_the_loop_ends_the_process(
     monkeypatch.setattr(supernode.os, "_exit", leave)
 
     def stopped() -> None:
-        raise RunNotRunningException
+        raise RunNotRunningError
 
-    for loop, said in ((stopped, "RunNotRunningException"), (lambda: None, "")):
+    for loop, said in ((stopped, "RunNotRunningError"), (lambda: None, "")):
         with pytest.raises(SystemExit) as ended:
             supernode.end_with(loop)
         assert ended.value.code == LOST

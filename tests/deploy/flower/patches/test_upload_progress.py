@@ -1,8 +1,11 @@
 """How much of a reply has arrived, as a ServerApp learns it from a real SuperLink over a slow line."""
 
+import json
 import threading
 from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -15,10 +18,22 @@ from deploy.processes.ports import LOOPBACK
 from tests.support.fleet import App, SuperLink, random_bytes
 from tests.support.proxy import CHUNK, Proxy, Trouble
 
-pytestmark = pytest.mark.network
 SIZE = 2_000_000  # bytes, in one chunk
 
 
+def test_only_a_request_for_the_progress_of_replies_is_answered_with_it() -> None:
+    asked = SimpleNamespace(pull_object=lambda asked, state, task: asked.object_id)
+    upload_progress.answer_apps(asked)
+    state = SimpleNamespace(received=lambda run, messages: dict.fromkeys(sorted(messages), run))
+
+    def answer(name: str) -> Any:
+        return asked.pull_object(PullObjectRequest(object_id=name), state, SimpleNamespace(run_id=3))
+
+    assert json.loads(answer(f"{upload_progress.ASKED}a;b").object_content) == {"a": 3, "b": 3}
+    assert answer("a") == "a"
+
+
+@pytest.mark.network
 def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(
     superlink: SuperLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +70,7 @@ def test_a_serverapp_sees_how_a_reply_arrives_over_a_slow_line(
         each.close()
 
 
+@pytest.mark.network
 def test_a_stock_superlink_knows_nothing(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_progress, "ASKED", "no such request:")
     app = App(superlink)

@@ -88,11 +88,7 @@ def play(
         grid.add_node(handler=client(size, float(index == 0)), name=f"site-{index:03}")
     records: list[RoundRecord] = []
     strategy = SelectionStrategy(
-        selector,
-        clients_per_round=k,
-        min_available_clients=len(sizes),
-        on_round=records.append,
-        **options,
+        selector, clients_per_round=k, min_available_clients=len(sizes), on_round=records.append, **options
     )
     result = strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=rounds)
     return records, strategy, result.arrays.to_numpy_ndarrays()[0]

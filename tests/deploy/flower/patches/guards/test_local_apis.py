@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deploy.fleet import protocol
 from deploy.flower.commands import CONTROL_SECRET, guarded
 from deploy.flower.flwr_cli import remote, write_connection
 from deploy.flower.patches.guards import local_apis
@@ -71,7 +72,7 @@ def test_only_the_owner_of_the_secret_or_of_a_task_is_read(authentication: Any) 
 
 
 def test_flower_authenticates_the_owner_of_the_secret(authentication: Any) -> None:
-    key = importlib.import_module(local_apis._CONSTANTS).ACCESS_TOKEN_KEY
+    key = protocol.ACCESS_TOKEN
     known, account = authentication.validate_tokens_in_metadata([(key, "s3cret")])
     assert known
     assert account is not None
