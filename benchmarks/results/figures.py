@@ -43,7 +43,9 @@ FIGURES = (
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
 COLOURS = 128  # of a figure; few, so that its file is small
-CLAIMS_FIGURE, COHORTS_FIGURE = "claims.png", "cohorts.png"
+CLAIMS_FIGURE, COHORTS_FIGURE, GAIN_FIGURE = "claims.png", "cohorts.png", "gain.png"
+GAIN = {"md, balanced": "md, balanced draws", "md": "md, independent draws", "fedavg": "FedAvg"}
+"""Rows of real-cifar-.1 -> what the figure calls them."""
 
 
 class Drawn(NamedTuple):
@@ -80,6 +82,9 @@ def figures(results: Mapping[str, Result], findings: Sequence[Finding]) -> list[
     found = [
         Drawn(f"{each.name}.png", _digest(each.curves), partial(_draw_curves, each)) for each in recorded
     ]
+    if isinstance(cifar := results.get("real-cifar-.1"), Recorded):
+        lines = {label: cifar.curves[""][row] for row, label in GAIN.items()}
+        found.append(Drawn(GAIN_FIGURE, _digest(lines), partial(_draw_gain, lines, len(cifar.seeds))))
     cohorts = _cohorts()
     found.append(Drawn(COHORTS_FIGURE, _digest(cohorts), partial(_draw_cohorts, cohorts)))
     shown = ratios(findings)
@@ -128,6 +133,24 @@ def _draw_claims(findings: Sequence[Finding], path: Path) -> None:
             axes.plot([], [], "o-", color=colour, label=verdict)[0] for verdict, colour in colours.items()
         ]
         axes.legend(handles=handles, frameon=False, fontsize=8, loc="best")
+
+
+def _draw_gain(lines: Mapping[str, Mapping[str, Any]], seeds: int, path: Path) -> None:
+    """Draw what a user gains on a real task: the accuracy of three methods."""
+    with figure_file(path, width=8, height=3.8, dpi=90) as figure:
+        axes = figure.subplots()
+        for colour, (label, points) in zip(("#0072B2", "#E69F00", "#777777"), lines.items(), strict=True):
+            band = Band(*(_array(points[key]) for key in Band._fields))
+            axes.plot(band.x, band.mean, color=colour, linewidth=2, label=label)
+            low, high = band.mean - band.deviation, band.mean + band.deviation
+            axes.fill_between(band.x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel("round")
+        axes.set_ylabel("test accuracy, %")
+        title = f"CIFAR-10, 10 of 100 unlike clients a round: mean ± deviation of {seeds} seeds"
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
 
 
 def _cohorts() -> dict[str, Any]:

@@ -49,7 +49,7 @@ def pages(results: Mapping[str, Result], docs: Path = DOCS) -> dict[Path, tuple[
             return f"{start}{lines.replace('{here}', here)}\n{end}"
 
         text = page.read_text(encoding="utf-8")
-        if len(BLOCK.findall(text)) != len(re.findall("<!--(?!end-->)", text)):
+        if len(BLOCK.findall(text)) != len(re.findall("<!--(?! |end-->)", text)):
             raise ValueError(f"{page.name}: each <!--KIND NAME--> must have its own <!--end-->")
         found[page] = text, BLOCK.sub(filled, text)
     return found
