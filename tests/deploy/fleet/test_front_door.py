@@ -360,9 +360,10 @@ def test_a_node_is_activated_with_its_own_key_only_and_nobody_acts_for_another(
 
 
 def test_what_a_node_sends_cannot_command_the_operators_terminal(
-    superlink: SuperLink, attacker: Node
+    superlink: SuperLink, attacker: Node, app: App
 ) -> None:
-    refusal(attacker, "GetFab", GetFabRequest(node=attacker.id, hash_str="\x1b[2J\x1b]52;c;aGk=\x07\x9b"))
-    assert wait_until(lambda: r"fab_hash=\x1b[2J\x1b]52;c;aGk=\x07\x9b" in superlink.log, 10)
+    hostile = "\x1b[2J\x1b]52;c;aGk=\x07\x9b"
+    refusal(attacker, "GetFab", GetFabRequest(node=attacker.id, hash_str=hostile, run_id=app.run.run_id))
+    assert wait_until(lambda: r"no app with the hash \x1b[2J\x1b]52;c;aGk=\x07\x9b" in superlink.log, 10)
     assert "\x1b[2J" not in superlink.log
     assert "\x07" not in superlink.log
