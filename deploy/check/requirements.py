@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from strategies.selectors import Selector
 
 ARRAYS = "arrays"
-_SETTING, _CONSTANT = (
-    "setting",
-    "constant",
-)  # in place of a type of message: settings of a run, and per client
+# In place of a type of message: a setting of the run, and a setting of each client.
+_SETTING, _CONSTANT = "setting", "constant"
 _TEXTS = {
     MessageType.TRAIN: "{} in the reply of @app.train()",
     MessageType.EVALUATE: "{} in the reply of @app.evaluate()",
