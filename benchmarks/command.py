@@ -410,25 +410,6 @@ def time_to_accuracy(
 
 
 @bench.command()
-def disturbed(
-    rounds: Rounds = 200,
-    seeds: Seeds = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 1,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
-    kills: Annotated[int, typer.Option(min=0, help="Times that the ServerApp is killed.")] = 10,
-    selector: Annotated[str, typer.Option(help="Selector of both federations.")] = "forecast",
-    as_json: Json = False,
-) -> None:
-    """Measure what failures, liars and killed servers cost."""
-    from benchmarks.disturbed import measure
-
-    if kills >= rounds:
-        _fail(f"kills = {kills}: must be less than the number of rounds, {rounds}")
-    numbers = range(first_seed, first_seed + seeds)
-    _show("disturbed", measure(rounds, numbers, clients, kills, selector), as_json)
-
-
-@bench.command()
 def advice(
     seeds: Seeds = 20,
     rounds: Rounds = 150,
