@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Context, RecordDict
 
@@ -22,9 +23,6 @@ from deploy.flower.config import default_config
 from server.app import app as server_app
 from server.history import read_lines
 from simulation.grid import InProcessGrid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Task(NamedTuple):

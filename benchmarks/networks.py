@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,9 +25,6 @@ from simulation.simulator import Simulator
 from tasks.federated_data import FederatedData
 from tasks.models.network import Network
 from tasks.models.resnet import ResNet18
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 RATE, HORIZON, BLOCKS = 0.01, 10_000, 5
 

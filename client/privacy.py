@@ -28,23 +28,18 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Context
 
 from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
 from .local_data import Group, group_of, partition_group
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import Context
 
 _SECRET = "cohort-secret"
 _SECRET_BITS = 128

@@ -6,9 +6,10 @@ import contextlib
 import json
 import shlex
 import signal
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import click
 import typer
@@ -36,16 +37,11 @@ from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.slow_client_advice import slow_clients
-from deploy.runs.trials import new_run_folder, run_folder
+from deploy.runs.trials import Trial, new_run_folder, run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
 from strategies.clients.printable import counted
 from strategies.selectors import available
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from deploy.runs.trials import Trial
 
 COMMANDS = "cohort.commands"  # the entry-point group in which other packages register commands
 SELECTOR = "forecast"  # the default selector of `simulate`

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.devices.load import Settings
 from deploy.engines.engine import EngineError
@@ -15,9 +15,6 @@ from deploy.engines.local_cluster import CONNECTION, LocalCluster
 from deploy.flower.key_registration import registration_command
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import LOOPBACK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # All keys must be registered within START + ONLINE · (number of devices) seconds, and all devices must then
 # come online within as many seconds again.

@@ -12,17 +12,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.date import now
@@ -47,13 +54,7 @@ from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from flwr.proto.message_pb2 import ObjectTree
-
-    Calls = dict[str, Callable[..., Any]]
+Calls = dict[str, Callable[..., Any]]
 
 SIGNED = 60.0  # s for which a device uses the same signature
 INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states

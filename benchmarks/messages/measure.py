@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.rounds.measure import federation
 from benchmarks.throughput.processes import cpu_seconds
-
-if TYPE_CHECKING:
-    from deploy.engines.local_cluster import LocalCluster, Programs
+from deploy.engines.local_cluster import LocalCluster, Programs
 
 APPS = ("numpy", "torch")
 PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}

@@ -21,17 +21,13 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.messages.measure import spent
 from benchmarks.rounds.measure import federation
 from benchmarks.throughput.processes import tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from deploy.engines.local_cluster import LocalCluster, Programs
+from deploy.engines.local_cluster import LocalCluster, Programs
 
 PROGRAMS: dict[str, tuple[Programs, bool]] = {  # name -> programs, and whether they send half precision
     "cohort": ("forked", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import typer
 
@@ -22,9 +22,6 @@ from benchmarks.results.checking import (
 )
 from benchmarks.results.files import Recorded, read
 from benchmarks.results.recording import measure
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_all() -> None:

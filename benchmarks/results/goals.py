@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.experiments.report import markdown
-from benchmarks.results.files import Measured
+from benchmarks.results.files import Measured, Result
 from benchmarks.results.tables import PROGRAMS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from benchmarks.results.files import Result
 
 STOCK = "Flower's FedAvg"
 DEVICES = "cohort, each client by itself"  # the programs of `benchmarks.rounds`

@@ -6,18 +6,16 @@ import importlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deploy.flower.app_folder import CODE
 from deploy.sweeps.source_digests import package_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
 ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")

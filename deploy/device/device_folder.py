@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cryptography import x509
 
@@ -18,17 +18,12 @@ from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
 from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
-from deploy.flower.config import write_config
+from deploy.flower.config import ConfigValue, write_config
 from deploy.flower.flwr_cli import flower_environment
 from deploy.json_text import parse_json
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
 from strategies.clients.printable import LONGEST_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from deploy.flower.config import ConfigValue
 
 SECRET_FILE = "secret"  # the file with the secret of the client's random answers (see `client.privacy`)
 PAUSE_FILE = "paused"  # this file exists while the device is paused

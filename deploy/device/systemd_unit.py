@@ -8,10 +8,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from deploy.device.device_folder import Settings
+from deploy.device.device_folder import Settings
 
 NAME = "cohort-client.service"  # the file name of the unit
 STOP_TIMEOUT = 20  # s that the client may take to end; a SuperNode needs less time to sign off

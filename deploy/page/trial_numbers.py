@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.page.series import ClientCounts, Series
+from server.history import Line
 from strategies.clients.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from server.history import Line
 
 ROUNDS_KEPT = 200  # the rounds whose timeline can be shown: the last ones
 TIMES_KEPT = 40  # the clients of such a round whose times are kept: the slowest

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,18 +17,19 @@ from rich.text import Text
 
 from deploy.runs.groups import GROUP_NOTES, group_table
 from deploy.runs.seed_statistics import by_selector, interval, paired_verdict
-from deploy.runs.trial_statistics import LAST, duration, faults, large_clients, number, summarise, verdict
+from deploy.runs.trial_statistics import (
+    LAST,
+    Summary,
+    duration,
+    faults,
+    large_clients,
+    number,
+    summarise,
+    verdict,
+)
+from deploy.runs.trials import Trial
+from server.history import Line, RunHistory
 from strategies.clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.console import Console, RenderableType
-
-    from deploy.runs.trial_statistics import Summary
-    from deploy.runs.trials import Trial
-    from server.history import Line, RunHistory
-
 
 SETTING_WIDTH = 18  # of a selector's settings in the table; longer ones continue in the next line
 MOST = 5  # the largest number of clients with faults that are listed for one trial

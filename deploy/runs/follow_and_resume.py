@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from deploy.engines.engine import Engine
+from deploy.flower.config import ConfigValue
+from deploy.runs.trials import Trial
+from server.history import Line
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from deploy.engines.engine import Engine
-    from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
-    from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
 # Seconds from the ``end`` or ``error`` line of a history until the run counts as over, even if the engine

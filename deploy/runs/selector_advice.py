@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from server.history import FILE_NAME, RunHistory, no_history
+from deploy.runs.slow_client_advice import SlowClients
+from server.history import FILE_NAME, Line, RunHistory, no_history
 from server.settings import parse_settings, read_client_sizes
 from strategies.advice import BASELINE, Findings, LoggedRound, check_candidate, check_log, study
+from strategies.numerics.arrays import Floats
 from strategies.options import GuardSettings
 from strategies.rounds.guard.claimed_sizes import believed_sizes
-from strategies.selectors import create, selector_type, settings_of_run
+from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.selectors.probability import ProbabilitySelector
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from deploy.runs.slow_client_advice import SlowClients
-    from server.history import Line
-    from strategies.numerics.arrays import Floats
-    from strategies.selectors import Selector
 
 NAMES = (
     BASELINE,

@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from flwr.common import log
 
 from strategies.reporters.round_line import printable_line
 
-from .parsing import FILE_NAME, TOLD_TO_END, VersionError, parsed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .parsing import Line
-
+from .parsing import FILE_NAME, TOLD_TO_END, Line, VersionError, parsed
 
 # The damaged lines of which this process has warned. A command may read the same history several times.
 _WARNED_OF: set[str] = set()

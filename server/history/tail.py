@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from .parsing import undamaged
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .parsing import Line
+from .parsing import Line, undamaged
 
 
 class Tail:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from benchmarks.throughput.workloads import HORIZON
-from simulation.kernels import MLP, Softmax
+from benchmarks.throughput.workloads import HORIZON, Parameters, Workload
+from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from simulation.kernels import Kernel
-    from tasks.federated_data import FederatedData
+from tasks.federated_data import FederatedData
 
 
 class Batched:

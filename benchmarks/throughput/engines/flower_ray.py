@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ray  # noqa: F401 (if Ray is missing, this raises an error; Flower would end the process)
 import torch
@@ -17,16 +16,11 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from benchmarks.throughput.workloads import Workload, load
+from benchmarks.throughput.workloads import Parameters, Workload, load
+from tasks.federated_data import FederatedData
 
 from . import sgd
 from .gate import ENDLESS, Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.throughput.workloads import Parameters
-    from tasks.federated_data import FederatedData
 
 
 @lru_cache(maxsize=1)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord
 
 ENDLESS = 1_000_000_000  # number of rounds of a run that ends only when it is closed
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from benchmarks.throughput.workloads import HORIZON
+from benchmarks.throughput.workloads import HORIZON, Parameters, Workload
 from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
 from strategies.options import Polling
+from strategies.rounds.record import RoundRecord
 from tasks.base import batches
-from tasks.federated_data import Dataset
+from tasks.federated_data import Dataset, FederatedData
 
 from .gate import ENDLESS, Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from strategies.rounds.record import RoundRecord
-    from tasks.federated_data import FederatedData
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
+
 from . import sgd
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
 
 
 class Loop:
