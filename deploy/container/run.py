@@ -27,7 +27,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import PLAN, Trial, new_run_folder, read_plan, write_plan
 from server.history import RunHistory
 
@@ -43,7 +43,7 @@ def main() -> int:
         folder, trials = _last_or_new(RESULTS)
         connect()
         with _Cluster() as cluster:
-            train(cluster, trials, Events(say), at_once=False)
+            train(cluster, trials, Watcher(say), at_once=False)
     except (EngineError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

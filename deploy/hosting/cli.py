@@ -41,7 +41,7 @@ from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import report
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial, new_run_folder, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
@@ -399,7 +399,7 @@ def run(
             trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
             with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
                 try:
-                    train(superlink, [trial], Events(_say), at_once=False)
+                    train(superlink, [trial], Watcher(_say), at_once=False)
                 except KeyboardInterrupt:
                     _fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:

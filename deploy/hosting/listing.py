@@ -53,7 +53,7 @@ def shares(history: RunHistory) -> dict[str, Share]:
                 weights[client] += abs(weight or 0)
     total = sum(weights.values()) or 1.0
     claimed = dict(zip(history.client_ids, history.client_sizes, strict=True))
-    sizes = dict(zip(history.client_ids, history.used_sizes or (), strict=False))  # older histories have none
+    sizes = dict(zip(history.client_ids, history.used_sizes, strict=True))
     return {
         client: Share(
             selected[client],

@@ -98,8 +98,7 @@ class TrialNumbers:
             case "sizes":
                 changed = np.array(line["clients"], dtype=np.int64)
                 self.client_sizes[changed] = _sizes(line["client_sizes"])
-                if "used_sizes" in line:
-                    self._own_sizes[changed] = np.array(line["used_sizes"], dtype=np.float64)
+                self._own_sizes[changed] = np.array(line["used_sizes"], dtype=np.float64)
                 self._set_used(line)
             case "round":
                 self._round(line)
@@ -120,7 +119,7 @@ class TrialNumbers:
     def _register(self, line: Line) -> None:
         self.client_ids = list(map(str, line["client_ids"]))
         self.client_sizes = _sizes(line["client_sizes"])
-        self._own_sizes = np.array(line.get("used_sizes", line["client_sizes"]), dtype=np.float64)
+        self._own_sizes = np.array(line["used_sizes"], dtype=np.float64)
         self._set_used(line)
         groups = line.get("client_groups") or [None] * len(self.client_ids)
         self.client_groups = [None if group is None else str(group) for group in groups]
@@ -134,14 +133,10 @@ class TrialNumbers:
             matrix.resize(len(self.client_ids))
 
     def _set_used(self, line: Line) -> None:
-        """Compute the used sizes; in older histories, which lack them, they are the claimed ones."""
-        if "used_sizes" in line:
-            mean = _number(line.get("mean_size"))
-            self.used_sizes = np.where(
-                np.isnan(self._own_sizes), math.nan if mean is None else mean, self._own_sizes
-            )
-        else:
-            self.used_sizes = self.client_sizes
+        mean = _number(line.get("mean_size"))
+        self.used_sizes = np.where(
+            np.isnan(self._own_sizes), math.nan if mean is None else mean, self._own_sizes
+        )
 
     def _round(self, line: Line) -> None:
         number = line["round"]

@@ -42,12 +42,6 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _guard(value: Any) -> str | bool:
-    if isinstance(value, str):
-        return value
-    return "strict" if _flag(value) else False  # before the guard had levels, it had strict rules
-
-
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     def read_list(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -88,7 +82,6 @@ _RUN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
-    "guard": _guard,
 }
 _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
     "client_ids": _texts,
@@ -175,14 +168,15 @@ def checked(line: Any) -> dict[str, Any]:
                 found[name] = read(line[name])
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
-    match kind:
-        case "round":
-            return _aligned(found)
-        case "roster":
-            found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
-            _same_length(found, "client_ids", ("client_sizes", "client_groups", "used_sizes"))
-        case "sizes":
-            _same_length(found, "clients", ("client_sizes", "used_sizes"))
+    if kind == "round":
+        return _aligned(found)
+    if kind in ("roster", "sizes"):
+        found.setdefault("used_sizes", found["client_sizes"])
+    if kind == "roster":
+        found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
+        _same_length(found, "client_ids", ("client_sizes", "client_groups", "used_sizes"))
+    elif kind == "sizes":
+        _same_length(found, "clients", ("client_sizes", "used_sizes"))
     return found
 
 

@@ -9,8 +9,10 @@ from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from tasks.federated_data import FederatedData
 
+from . import Engine
 
-class Batched:
+
+class Batched(Engine):
     """The simulator with Adaptive-OSMD, which learns from each round before it selects for the next."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -45,9 +47,3 @@ class Batched:
     def model(self) -> Parameters:
         arrays = [self._simulator.arrays[name] for name in self._names]
         return [values.T if self._transposed else values for values in arrays]
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Batched

@@ -63,7 +63,7 @@ class _Strict(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class FlowerRay:
+class FlowerRay(Gate):
     """FedAvg over clients drawn uniformly, with one CPU per client."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -92,17 +92,8 @@ class FlowerRay:
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
             )
 
-        self._gate = Gate(serve)
-
-    def run(self, rounds: int) -> None:
-        self._gate.run(rounds)
+        super().__init__(serve)
 
     def model(self) -> Parameters:
-        self._network.load_state_dict(self._gate.arrays.to_torch_state_dict())
+        self._network.load_state_dict(self.arrays.to_torch_state_dict())
         return sgd.parameters(self._network)
-
-    def close(self) -> None:
-        self._gate.close()
-
-
-create = FlowerRay

@@ -8,6 +8,8 @@ from queue import SimpleQueue
 
 from flwr.app import ArrayRecord
 
+from . import Engine
+
 ENDLESS = 1_000_000_000  # number of rounds of a run that ends only when it is closed
 
 
@@ -15,8 +17,8 @@ class _Closed(Exception):  # noqa: N818 (nothing is wrong)
     """Raised inside the strategy to end the run."""
 
 
-class Gate:
-    """Runs a strategy in a thread, and pauses it between blocks of rounds.
+class Gate(Engine):
+    """An engine that runs a strategy in a thread, and pauses it between blocks of rounds.
 
     Parameters
     ----------
@@ -41,15 +43,10 @@ class Gate:
         self._wait()
 
     def run(self, rounds: int) -> None:
-        """Let the strategy run `rounds` more rounds, at least 1, and wait until they are done.
-
-        Raises RuntimeError if the strategy raised an exception.
-        """
         self._asked.put(rounds)
         self._wait()
 
     def close(self) -> None:
-        """End the run."""
         self._asked.put(None)
         self._thread.join()
 

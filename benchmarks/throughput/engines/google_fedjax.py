@@ -16,12 +16,14 @@ import numpy as np
 from benchmarks.throughput.workloads import Parameters, Workload
 from tasks.federated_data import FederatedData
 
+from . import Engine
+
 jax.tree_map = jax.tree_util.tree_map  # FedJAX calls the function by this name, which newer JAX removed
 
 import fedjax  # type: ignore[import-not-found]  # noqa: E402
 
 
-class FedJax:
+class FedJax(Engine):
     """FedAvg over clients drawn uniformly, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -60,9 +62,3 @@ class FedJax:
 
     def model(self) -> Parameters:
         return [np.asarray(each) for each in self._state.params]
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = FedJax

@@ -81,7 +81,7 @@ def _record(model: Parameters) -> ArrayRecord:
     return record
 
 
-class InProcess:
+class InProcess(Gate):
     """Selects by Adaptive-OSMD with its experts, so that the aggregate is unbiased."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -103,16 +103,7 @@ class InProcess:
             )
             strategy.start(grid, _record(workload.initial()), ENDLESS, evaluate_fn=pause)
 
-        self._gate = Gate(serve)
-
-    def run(self, rounds: int) -> None:
-        self._gate.run(rounds)
+        super().__init__(serve)
 
     def model(self) -> Parameters:
-        return [array.numpy() for array in self._gate.arrays.values()]
-
-    def close(self) -> None:
-        self._gate.close()
-
-
-create = InProcess
+        return [array.numpy() for array in self.arrays.values()]

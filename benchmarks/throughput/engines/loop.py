@@ -10,10 +10,10 @@ import torch
 from benchmarks.throughput.workloads import Parameters, Workload
 from tasks.federated_data import FederatedData
 
-from . import sgd
+from . import Engine, sgd
 
 
-class Loop:
+class Loop(Engine):
     """FedAvg over clients drawn uniformly without replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -43,9 +43,3 @@ class Loop:
     def model(self) -> Parameters:
         self._model.load_state_dict(self._global)
         return sgd.parameters(self._model)
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Loop

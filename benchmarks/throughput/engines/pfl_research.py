@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.throughput.workloads import Parameters, Workload
 from tasks.federated_data import FederatedData
 
-from . import sgd
+from . import Engine, sgd
 
 # Rounds between two evaluations. pfl always evaluates in round 0, which is not measured.
 NEVER = 1_000_000_000
@@ -59,7 +59,7 @@ class _Network(torch.nn.Module):
         return {}
 
 
-class Pfl:
+class Pfl(Engine):
     """FedAvg over clients drawn uniformly with replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -103,9 +103,3 @@ class Pfl:
 
     def model(self) -> Parameters:
         return sgd.parameters(self._network)
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Pfl
