@@ -264,7 +264,8 @@ def devices(
     as_json: Json = False,
 ) -> None:
     """Measure rounds with many simulated devices."""
-    from benchmarks.devices.measure import Settings, measure
+    from benchmarks.devices.cluster import Settings
+    from benchmarks.devices.measure import measure
 
     if per_round > nodes:
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")

@@ -69,25 +69,12 @@ CHANGE = 1e-4  # added to each number of a model, so all devices' updates have a
 class Load:
     """The settings of all devices of a process, and what happened to their messages.
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT of the Fleet API.
-    authority : bytes
-        The certificate of the authority that signed the server's certificate (PEM).
-    delay : float
-        Seconds between the arrival of a message and its reply.
-    at_once : int
-        How many devices may connect at the same time.
-
-    Attributes
-    ----------
-    counts : Counter
-        How many messages were "received", "answered", and "abandoned" because their device left. Under
-        "failed STATUS": how many requests failed with this gRPC status. Under "left" and "died": see
-        `load.come_and_go`.
-    online : set of int
-        The node ids of the devices that are online.
+    `address`: HOST:PORT of the Fleet API. `authority`: the certificate of the authority that signed the
+    server's certificate (PEM). `delay`: seconds between the arrival of a message and its reply. `at_once`:
+    how many devices may connect at the same time. `counts`: how many messages were "received", "answered",
+    and "abandoned" because their device left; under "failed STATUS": how many requests failed with this gRPC
+    status; under "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices that are
+    online.
     """
 
     def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
@@ -120,19 +107,10 @@ class Load:
 
 
 class Device:
-    """A simulated device.
+    """A simulated device, with a registered name, which it also claims as its identity, and key.
 
-    Parameters
-    ----------
-    name : str
-        The registered name, which the device also claims as its identity.
-    number : int
-        The seed of the device's random numbers, by which its updates differ from those of the other devices
-        of its process.
-    key : EllipticCurvePrivateKey
-        The registered key.
-    load : Load
-        The settings, and the counts to which the device adds.
+    `number` is the seed of its random numbers, by which its updates differ from those of the other devices of
+    its process. It adds to the counts of `load`.
     """
 
     def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:

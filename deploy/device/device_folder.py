@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -205,8 +206,7 @@ class Device:
             certificates.write_client_key(joining, KEY)
         (joining / CA).write_text(offer.ca)
         enrol(offer.server, joining / CA, offer.token, (joining / f"{KEY}.pub").read_text().strip())
-        private = (joining / KEY).read_text()
-        self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
+        self._take_key(partial(_copy_key, joining))
         (self.folder / CA).write_text(offer.ca)
         self._save(settings)
         invitation.unlink()
@@ -327,6 +327,13 @@ def check_group(name: str, group: str) -> None:
             f"{name.replace('_', '-')} = {group!r}: must be up to {LONGEST_NAME} printable characters, "
             "without blanks at its ends"
         )
+
+
+def _copy_key(source: Path, folder: Path) -> None:
+    """Copy the key pair in a folder to a new folder."""
+    certificates.private_folder(folder)
+    certificates.write_private(folder / KEY, (source / KEY).read_bytes())
+    shutil.copyfile(source / f"{KEY}.pub", folder / f"{KEY}.pub")
 
 
 def _check_authority(text: str, source: Path) -> None:

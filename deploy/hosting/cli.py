@@ -37,6 +37,7 @@ from deploy.metrics.readiness import SuperLink
 from deploy.option_types import Finite, argument, optional
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
+from deploy.page.secret_link import kept_token
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
@@ -150,7 +151,7 @@ def _serve(this: Server, page_port: int | None) -> None:
         _say(_greeting(this))
         with contextlib.ExitStack() as stack:
             shown = page_port and stack.enter_context(
-                PageProcess(this.folder, this.page_token(), page_port, _say, this.page_secret)
+                PageProcess(this.folder, kept_token(this.page_secret), page_port, _say, this.page_secret)
             )
             while True:
                 time.sleep(1)
@@ -323,7 +324,7 @@ def stop(
     with _exit_on_error():
         this = _load(folder)
         flower_run = _flower_run(this, run)
-        this.stop(flower_run)
+        this.flwr("stop", flower_run)
     name = f"{_earlier(this, run).name}: " if run == "last" else f"{run}: "
     typer.echo(f"{name}stopped (Flower run {flower_run})")
 
