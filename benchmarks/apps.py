@@ -1,7 +1,5 @@
 """The Flower apps that benchmarks run: of copied files, or this repository's app with another ClientApp."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A command imports its benchmark's module when it runs, so that `--help` is fast.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Iterable

@@ -1,7 +1,5 @@
 """Calls a function in a fresh interpreter, so that the caller's imports and memory are not measured."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

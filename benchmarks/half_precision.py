@@ -6,8 +6,6 @@ of this project run in one process, on the in-process Grid. The table has means 
 95 % intervals of the differences between the two runs of a seed.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ only their sum, since selectors and server strategies are in NumPy. Both engines
 TF32.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence

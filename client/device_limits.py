@@ -5,8 +5,6 @@ simulated client, never looks for a battery. If the system does not report a val
 device counts as within the limit for this value.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The commands `cohort up`, `simulate`, `plot`, `selectors` and `advise`; assembles the program `cohort`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -7,8 +7,6 @@ on a real device: a device makes a new signature only once a minute (the server 
 request), and the devices of a process share the decoded model of a round.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, OrderedDict

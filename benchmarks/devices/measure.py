@@ -5,8 +5,6 @@ it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchma
 in which the devices report their status and fetch the app, is measured apart.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -10,8 +10,6 @@ measurement; in the first of them, the nodes fetch the app. The CPU time of the 
 measures itself, is subtracted. The result is divided by the number of messages.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compares the data files of results with the present code, and the pages with the data files."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

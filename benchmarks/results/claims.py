@@ -6,8 +6,6 @@ by Holm's method for all claims of its group that have values. With few seeds, m
 shown".
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Implements `cohort bench results`: writes the pages; checks, renews or measures the results."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

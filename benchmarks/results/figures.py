@@ -3,8 +3,6 @@
 A figure's file holds the digest of the data that the figure shows, so a check need not draw the figure.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The data files of results: what they hold, how they are read and written."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Which method is first to 90 % of the best accuracy, in each federation with slow clients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The machine, the packages and the commit of a result."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import platform

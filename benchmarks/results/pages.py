@@ -3,8 +3,6 @@
 A block stands between ``<!--KIND NAME-->`` and ``<!--end-->``. `BLOCKS` has the kinds.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Writes the data files of experiments and of benchmarks."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

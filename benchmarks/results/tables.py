@@ -1,7 +1,5 @@
 """The table of a benchmark, made from the JSON that the benchmark gives: on a page, and in the terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Compares each engine's model, after one round of one client, with a reference trained in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Measures engines in turns: while one engine runs, the processes of all other engines are stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

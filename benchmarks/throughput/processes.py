@@ -1,7 +1,5 @@
 """Measures, stops and ends a process together with its descendants (Linux)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

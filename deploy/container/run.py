@@ -4,8 +4,6 @@ If the ServerApp of a trial dies, the trial is resumed from its checkpoint. If t
 resumes the unfinished trials, unless their settings have changed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

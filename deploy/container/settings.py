@@ -1,7 +1,5 @@
 """Plans the trials of a cluster from environment variables, and checks the settings."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

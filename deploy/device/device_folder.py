@@ -1,7 +1,5 @@
 """A device's folder, which only its owner can read: the key, the authority's certificate and the settings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The systemd unit of a client: starts the client again after crashes, logouts and reboots."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ settings of the run, and WORKERS is a number of processes (see `run`). The proce
 ServerApp: history, checkpoints and models.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

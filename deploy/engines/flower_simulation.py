@@ -1,7 +1,5 @@
 """Flower's own simulation (Ray) as an engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The commands of `cohort server`: up, invite, register, revoke, list, run, runs, stop and bundle."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Summaries of a server's runs and of each client's share in a run, from the runs' histories."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

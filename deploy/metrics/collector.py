@@ -1,7 +1,5 @@
 """Reads the numbers of a server and of its runs again and again, in a thread of its own."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

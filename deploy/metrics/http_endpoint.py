@@ -4,8 +4,6 @@
 while the server is also ready for devices and runs; both answer with 503 and the reason otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

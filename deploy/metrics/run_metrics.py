@@ -1,7 +1,5 @@
 """Follows the histories of runs, and turns their lines into samples."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reads the SuperLink's database for the page: the nodes, the open messages and the logs of ServerApps."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from datetime import datetime

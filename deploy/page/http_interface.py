@@ -1,7 +1,5 @@
 """The page's HTTP interface: a few files and JSON values below a secret path, all read-only."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import threading

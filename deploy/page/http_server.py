@@ -1,7 +1,5 @@
 """An HTTP server on one port that limits the number of connections and the time of each."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Finds and reads what the page shows: the folders, histories and logs of runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

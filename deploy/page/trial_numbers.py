@@ -1,7 +1,5 @@
 """What the page shows of one trial: numbers and notable events, taken from the history's lines one by one."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the page shows, as JSON values. All functions are pure: they compute from trials and nodes alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes a comparison from the options of `cohort up` and `cohort simulate`, or from the folder to resume."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shows the progress of the training in the terminal, and then the results."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Trains trials on an engine: follows each run to its end, and resumes a trial if its ServerApp dies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

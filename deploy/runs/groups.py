@@ -1,7 +1,5 @@
 """Statistics by group of clients: how often the clients train, and how good the model is on their samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Advice about selectors: reads a run's log from its history; makes the table, the JSON and the sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `cohort selectors` shows: the selectors, what each needs, and the settings of one selector."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

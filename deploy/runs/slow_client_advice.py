@@ -1,7 +1,5 @@
 """Advice about slow clients: reads the durations in a run's history, and suggests settings that help."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

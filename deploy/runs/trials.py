@@ -1,7 +1,5 @@
 """The trials of a comparison: makes them from settings, checks settings and data, saves run.json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

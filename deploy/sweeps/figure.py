@@ -1,7 +1,5 @@
 """The figure of a sweep: for each combination of settings, the accuracy with each selector."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path

@@ -5,8 +5,6 @@ axis: the sweep has a trial for each combination of the values of all axes. Sett
 tables ``[[case]]``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

@@ -4,8 +4,6 @@ A result is used again only if its key is the job's. The key is a digest of ever
 result, so an interrupted command goes on where it stopped, and an edit repeats what it changed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

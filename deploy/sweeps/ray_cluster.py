@@ -1,7 +1,5 @@
 """Trains the trials of a sweep on a Ray cluster."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

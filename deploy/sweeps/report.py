@@ -1,7 +1,5 @@
 """The files of a sweep's results: CSV, JSON, Markdown and a figure; and the table in the terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

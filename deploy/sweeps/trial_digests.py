@@ -6,8 +6,6 @@ batched simulation runs, the versions of the packages that affect the numbers, a
 imports.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

@@ -4,8 +4,6 @@ Clients verify the SuperLink by its TLS certificate. The SuperLink identifies ea
 of clients use the elliptic curve P-256, those of authorities and SuperLinks P-384.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import shlex

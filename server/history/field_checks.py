@@ -5,8 +5,6 @@ without a field that `_NEEDED` names for its type, is damaged as a whole. Some o
 default. Unknown fields and types of lines are not checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parses the lines of a history, and refuses a history of another version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads the whole history of a run and keeps its rounds, for tables, figures and advice."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from logging import WARNING

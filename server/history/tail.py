@@ -1,7 +1,5 @@
 """Follows the history of a run in little memory: reads its new lines, and keeps none of them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The compared engines. The file of an engine has the code that a user of the engine would write."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The batched simulator of this project, which trains the selected clients as one computation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.throughput.workloads import HORIZON, Parameters, Workload

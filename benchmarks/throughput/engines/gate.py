@@ -1,7 +1,5 @@
 """An endless run of a Flower strategy that pauses until it is commanded to run more rounds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue

@@ -1,7 +1,5 @@
 """The strategy of this project with a NumPy ClientApp on the in-process Grid, one client after another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A plain PyTorch loop without a framework, which trains one client after another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The matrix products of the `batched` engine alone: with this BLAS, its training cannot take less time."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Local training in PyTorch as a user would write it, with plain SGD on shuffled mini-batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 
