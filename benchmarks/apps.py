@@ -1,18 +1,13 @@
 """The Flower apps that benchmarks run: of copied files, or this repository's app with another ClientApp."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
 
 PYPROJECT = """
 [project]

@@ -3,8 +3,6 @@
 A command imports its benchmark's module when it runs, so that `--help` is fast.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Iterable
@@ -264,7 +262,8 @@ def devices(
     as_json: Json = False,
 ) -> None:
     """Measure rounds with many simulated devices."""
-    from benchmarks.devices.measure import Settings, measure
+    from benchmarks.devices.cluster import Settings
+    from benchmarks.devices.measure import measure
 
     if per_round > nodes:
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
@@ -407,25 +406,6 @@ def time_to_accuracy(
         _fail(f"devices = {error}")
     found = real.measure(seeds) if processes else simulated.measure(seeds, quick, devices or DEVICES)
     _show("time-to-accuracy", [found], as_json)
-
-
-@bench.command()
-def disturbed(
-    rounds: Rounds = 200,
-    seeds: Seeds = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 1,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
-    kills: Annotated[int, typer.Option(min=0, help="Times that the ServerApp is killed.")] = 10,
-    selector: Annotated[str, typer.Option(help="Selector of both federations.")] = "forecast",
-    as_json: Json = False,
-) -> None:
-    """Measure what failures, liars and killed servers cost."""
-    from benchmarks.disturbed import measure
-
-    if kills >= rounds:
-        _fail(f"kills = {kills}: must be less than the number of rounds, {rounds}")
-    numbers = range(first_seed, first_seed + seeds)
-    _show("disturbed", measure(rounds, numbers, clients, kills, selector), as_json)
 
 
 @bench.command()

@@ -1,15 +1,11 @@
 """Calls a function in a fresh interpreter, so that the caller's imports and memory are not measured."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,12 +6,11 @@ of this project run in one process, on the in-process Grid. The table has means 
 95 % intervals of the differences between the two runs of a seed.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Context, RecordDict
 
@@ -22,9 +21,6 @@ from deploy.flower.config import default_config
 from server.app import app as server_app
 from server.history import read_lines
 from simulation.grid import InProcessGrid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Task(NamedTuple):

@@ -7,12 +7,10 @@ only their sum, since selectors and server strategies are in NumPy. Both engines
 TF32.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,9 +23,6 @@ from simulation.simulator import Simulator
 from tasks.federated_data import FederatedData
 from tasks.models.network import Network
 from tasks.models.resnet import ResNet18
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 RATE, HORIZON, BLOCKS = 0.01, 10_000, 5
 

@@ -5,16 +5,12 @@ simulated client, never looks for a battery. If the system does not report a val
 device counts as within the limit for this value.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 SYS = Path("/sys/class")
 ROUTES = Path("/proc/net/route")

@@ -1,50 +1,24 @@
 """The privacy of a client: noise on its reported numbers, and a group that the server does not learn.
 
-The device's owner sets these keys in the node's config (`cohort client join --noise-epsilon 10`). In an app
-of your own, the first four keys may also be in the run's config; the node's config takes precedence.
-
-================  ======================================================================================
-key               meaning
-================  ======================================================================================
-noise-epsilon     ε of each reported loss and norm, see `strategies.clients.report_noise` (default: 0, no
-                  noise)
-noise-delta       δ of each reported loss and norm (default: 1e-5)
-loss-bound        a reported loss is clipped to this number. If there is noise and no bound, no loss is
-                  reported
-norm-bound        a reported norm of an update is clipped to this number. If there is noise and no bound,
-                  no norm is reported
-private-group     the name or number of the client's group, which is reported by randomised response only
-                  (default: the group that the run's partition gives the client)
-group-epsilon     the largest ε with which the group is reported (default: any ε that the server asks for)
-group-answers     "permanent" (default): the client repeats one answer about its group in all rounds;
-                  "fresh": the client draws an answer for each round, and each answer costs ε
-secret-file       the file with the secret that determines the client's answers about its group, and which
-                  invitations the client accepts; the file is created if it is missing. Without this key,
-                  the secret lasts until the SuperNode or the Flower run ends
-================  ======================================================================================
+docs/privacy.md lists the keys of the node's config that set them.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Context
 
 from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
 from .local_data import Group, group_of, partition_group
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import Context
 
 _SECRET = "cohort-secret"
 _SECRET_BITS = 128

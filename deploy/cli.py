@@ -1,14 +1,13 @@
 """The commands `cohort up`, `simulate`, `plot`, `selectors` and `advise`; assembles the program `cohort`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex
 import signal
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import click
 import typer
@@ -36,16 +35,11 @@ from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selector_advice import advice_of, find_history, read_log
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.slow_client_advice import slow_clients
-from deploy.runs.trials import new_run_folder, run_folder
+from deploy.runs.trials import Trial, new_run_folder, run_folder, short_path
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
 from strategies.clients.printable import counted
 from strategies.selectors import available
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from deploy.runs.trials import Trial
 
 COMMANDS = "cohort.commands"  # the entry-point group in which other packages register commands
 SELECTOR = "forecast"  # the default selector of `simulate`
@@ -345,7 +339,7 @@ def _compare(
 
     try:
         with raise_on_signals(lambda number: SystemExit(128 + number)):
-            console.print(f"{title}: starting; all files go to {_short(folder)}", soft_wrap=True)
+            console.print(f"{title}: starting; all files go to {short_path(folder)}", soft_wrap=True)
             if all(trial.done for trial in trials):
                 console.print("there is nothing left to train")
             else:
@@ -375,7 +369,7 @@ def _how_to_resume(engine: LocalCluster | RaySimulation | BatchedSimulation, com
     if not any(trial.can_go_on for trial in trials) and len({trial.done for trial in trials}) == 1:
         return ""
     command = "up" if isinstance(engine, LocalCluster) else "simulate"
-    folder = shlex.quote(_short(comparison.folder))
+    folder = shlex.quote(short_path(comparison.folder))
     return f"\nto resume: cohort {command} --resume {folder}{import_options()}"
 
 
@@ -438,7 +432,7 @@ def advise(
             if as_json:
                 typer.echo(selector_advice.as_json(None, slow))
                 return
-            console.print(f"from {_short(history.path)}", soft_wrap=True)
+            console.print(f"from {short_path(history.path)}", soft_wrap=True)
             console.print("Rounds are buffered, so other selectors cannot be studied.")
             console.print(slow.text())
             return
@@ -447,7 +441,7 @@ def advise(
     if as_json:
         typer.echo(selector_advice.as_json(findings, slow))
         return
-    console.print(f"from {counted(findings.rounds, 'round')} of {_short(log.path)}", soft_wrap=True)
+    console.print(f"from {counted(findings.rounds, 'round')} of {short_path(log.path)}", soft_wrap=True)
     console.print(selector_advice.table(findings))
     console.print(selector_advice.NOTE)
     console.print()
@@ -460,7 +454,7 @@ def advise(
 def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:
     """Print the results of a comparison, draw its figure, and print the paths of its files."""
     console.print(report(histories))
-    short = _short(folder)
+    short = short_path(folder)
     files = {
         name: f"{short}/{pattern}"
         for name, pattern in (
@@ -487,12 +481,6 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
     console.print()
     for name, where in {"figure": figure, **files}.items():
         console.print(f"{name:<10} {where}", soft_wrap=True)
-
-
-def _short(path: Path) -> str:
-    """Return the path relative to the working directory if it lies below that directory, else absolute."""
-    absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
 def _fail(message: str, code: int) -> NoReturn:

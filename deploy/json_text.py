@@ -1,7 +1,5 @@
 """Parses JSON that a person or a stranger may have damaged. Uses the standard library only."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of commands without a default that is shown, and the type of options that take a finite number."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

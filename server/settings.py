@@ -445,8 +445,7 @@ def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
 def _read_object(name: str, path: str) -> dict[str, Any]:
     if not path:
         return {}
-    # `cohort advise` takes the path from a history, which a stranger may have written. Reading a special file
-    # such as /dev/zero would never end.
+    # A resume takes the path from a history, which a stranger may have written: /dev/zero would never end.
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{name} = {path!r}: must be a file")
     try:

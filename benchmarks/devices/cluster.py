@@ -7,17 +7,15 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.devices.load import Settings
+from benchmarks.devices import load
 from deploy.engines.engine import EngineError
 from deploy.engines.local_cluster import CONNECTION, LocalCluster
 from deploy.flower.key_registration import registration_command
 from deploy.processes.groups import Process, wait_until
 from deploy.processes.ports import LOOPBACK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # All keys must be registered within START + ONLINE · (number of devices) seconds, and all devices must then
 # come online within as many seconds again.
@@ -25,43 +23,37 @@ ONLINE = 0.25
 START = 120.0
 
 
+class Settings(NamedTuple):
+    """The settings of a measurement, as `cohort bench devices` explains them."""
+
+    nodes: int = 1000
+    per_round: int = 50
+    rounds: int = 20
+    megabytes: float = 1.0
+    layers: int = 4
+    delay: float = 0.0
+    leaves: float = 0.0
+    away: float = 10.0
+    processes: int = 1
+    selector: str = "uniform"
+
+
 class DeviceCluster(LocalCluster):
     """A SuperLink and simulated devices, which run for as long as the `with` block.
 
-    Parameters
-    ----------
-    folder : Path
-        The cluster's folder, made if it is missing.
-    nodes : int
-        The number of devices, at least 1.
-    app : Path
-        The folder of the Flower app that `submit` runs.
-    processes : int
-        The number of processes of the load generator.
-    delay, leaves, away : float
-        As in `load.Settings`, but `leaves` is the number for all processes together.
+    `online_s`: the seconds from the start of the load generators until all devices were online.
 
-    Raises
-    ------
-    EngineError
-        When the `with` block is entered: if the devices' keys are not registered, or the devices do not come
-        online.
-
-    Attributes
-    ----------
-    online_s : float
-        The seconds from the start of the load generators until all devices were online.
+    Raises EngineError when the `with` block is entered, if the devices' keys are not registered, or the
+    devices do not come online.
     """
 
     online_s: float
 
-    def __init__(
-        self, folder: Path, nodes: int, app: Path, processes: int, delay: float, leaves: float, away: float
-    ) -> None:
-        super().__init__(folder, nodes, app=app, programs="patched")
-        self._delay, self._leaves, self._away = delay, leaves, away
+    def __init__(self, folder: Path, app: Path, settings: Settings) -> None:
+        super().__init__(folder, settings.nodes, app=app, programs="patched")
+        self._settings = settings
         self.loads: list[Process] = []
-        self._counts = [folder / f"counts-{number}.json" for number in range(processes)]
+        self._counts = [folder / f"counts-{number}.json" for number in range(settings.processes)]
 
     def __enter__(self) -> DeviceCluster:
         super().__enter__()
@@ -101,13 +93,13 @@ class DeviceCluster(LocalCluster):
     def _start_clients(self) -> None:
         began, count = time.monotonic(), len(self._counts)
         for number, file in enumerate(self._counts):
-            settings = Settings(
+            settings = load.Settings(
                 address=f"{LOOPBACK}:{self._fleet_port}",
                 authority=str(self._pki / "ca.crt"),
                 keys=[str(key) for key in self._keys[number::count]],
-                delay=self._delay,
-                leaves=self._leaves / count,
-                away=self._away,
+                delay=self._settings.delay,
+                leaves=self._settings.leaves / count,
+                away=self._settings.away,
                 counts=str(file),
             )
             path = file.with_name(f"load-{number}.json")

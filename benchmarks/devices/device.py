@@ -7,22 +7,27 @@ on a real device: a device makes a new signature only once a minute (the server 
 request), and the devices of a process share the decoded model of a round.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.date import now
@@ -47,13 +52,7 @@ from deploy.flower.patches.shared import LOOK
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from flwr.proto.message_pb2 import ObjectTree
-
-    Calls = dict[str, Callable[..., Any]]
+Calls = dict[str, Callable[..., Any]]
 
 SIGNED = 60.0  # s for which a device uses the same signature
 INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states
@@ -68,25 +67,12 @@ CHANGE = 1e-4  # added to each number of a model, so all devices' updates have a
 class Load:
     """The settings of all devices of a process, and what happened to their messages.
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT of the Fleet API.
-    authority : bytes
-        The certificate of the authority that signed the server's certificate (PEM).
-    delay : float
-        Seconds between the arrival of a message and its reply.
-    at_once : int
-        How many devices may connect at the same time.
-
-    Attributes
-    ----------
-    counts : Counter
-        How many messages were "received", "answered", and "abandoned" because their device left. Under
-        "failed STATUS": how many requests failed with this gRPC status. Under "left" and "died": see
-        `load.come_and_go`.
-    online : set of int
-        The node ids of the devices that are online.
+    `address`: HOST:PORT of the Fleet API. `authority`: the certificate of the authority that signed the
+    server's certificate (PEM). `delay`: seconds between the arrival of a message and its reply. `at_once`:
+    how many devices may connect at the same time. `counts`: how many messages were "received", "answered",
+    and "abandoned" because their device left; under "failed STATUS": how many requests failed with this gRPC
+    status; under "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices that are
+    online.
     """
 
     def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
@@ -119,19 +105,10 @@ class Load:
 
 
 class Device:
-    """A simulated device.
+    """A simulated device, with a registered name, which it also claims as its identity, and key.
 
-    Parameters
-    ----------
-    name : str
-        The registered name, which the device also claims as its identity.
-    number : int
-        The seed of the device's random numbers, by which its updates differ from those of the other devices
-        of its process.
-    key : EllipticCurvePrivateKey
-        The registered key.
-    load : Load
-        The settings, and the counts to which the device adds.
+    `number` is the seed of its random numbers, by which its updates differ from those of the other devices of
+    its process. It adds to the counts of `load`.
     """
 
     def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:

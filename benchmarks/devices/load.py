@@ -4,8 +4,6 @@
 SIGTERM. Every second, it writes the file that `Settings.counts` names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -5,20 +5,20 @@ it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchma
 in which the devices report their status and fetch the app, is measured apart.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import statistics
 import tempfile
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.apps import write_app
 from benchmarks.devices import app
-from benchmarks.devices.cluster import DeviceCluster
+from benchmarks.devices.cluster import DeviceCluster, Settings
+from benchmarks.throughput.processes import cpu_clock, status_of
+from deploy.flower.config import ConfigValue
 from deploy.processes.groups import wait_until
 from strategies.rounds.waiting.wait_time import LATE, NOT_AWAITED
 
@@ -28,33 +28,6 @@ ROUND_LIMIT = LIMIT + 120.0
 AWAY = "error "  # in a round record, the failure of a disconnected device begins with this text
 SETTLE = 10.0  # s, the longest wait after the last round for devices to answer or abandon their messages
 FLOAT = 4  # bytes of a number in the model
-CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
-CONFIG = {
-    "lines": "",
-    "nodes": 0,
-    "per-round": 0,
-    "rounds": 0,
-    "parameters": 0,
-    "layers": 0,
-    "limit": 0.0,
-    "selector": "",
-}
-"""The settings of `benchmarks.devices.app`."""
-
-
-class Settings(NamedTuple):
-    """The settings of a measurement, as `cohort bench devices` explains them."""
-
-    nodes: int = 1000
-    per_round: int = 50
-    rounds: int = 20
-    megabytes: float = 1.0
-    layers: int = 4
-    delay: float = 0.0
-    leaves: float = 0.0
-    away: float = 10.0
-    processes: int = 1
-    selector: str = "uniform"
 
 
 class Use(NamedTuple):
@@ -89,41 +62,31 @@ def measure(settings: Settings) -> dict[str, Any]:
         If the run ends early.
     """
     folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
+    lines = folder / "rounds.jsonl"
+    config: dict[str, ConfigValue] = {  # of `benchmarks.devices.app`
+        "lines": str(lines),
+        "nodes": settings.nodes,
+        "per-round": settings.per_round,
+        "rounds": settings.rounds + 1,
+        "parameters": max(settings.layers, int(settings.megabytes * 1e6 / FLOAT)),
+        "layers": settings.layers,
+        "limit": LIMIT,
+        "selector": settings.selector,
+    }
     try:
-        source = write_app(folder / "app", CONFIG, Path(app.__file__))
-        with DeviceCluster(
-            folder / "cluster",
-            settings.nodes,
-            source,
-            settings.processes,
-            settings.delay,
-            settings.leaves,
-            settings.away,
-        ) as cluster:
-            return {
-                "online_s": round(cluster.online_s, 1),
-                **_rounds(settings, cluster, folder / "rounds.jsonl"),
-            }
+        source = write_app(folder / "app", config, Path(app.__file__))
+        with DeviceCluster(folder / "cluster", source, settings) as cluster:
+            return {"online_s": round(cluster.online_s, 1), **_rounds(settings, cluster, config, lines)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str, Any]:
+def _rounds(
+    settings: Settings, cluster: DeviceCluster, config: Mapping[str, ConfigValue], file: Path
+) -> dict[str, Any]:
     file.touch()
     before = os.getloadavg()[0]
-    run = cluster.submit(
-        {
-            "lines": str(file),
-            "nodes": settings.nodes,
-            "per-round": settings.per_round,
-            "rounds": settings.rounds + 1,
-            "parameters": max(settings.layers, int(settings.megabytes * 1e6 / FLOAT)),
-            "layers": settings.layers,
-            "limit": LIMIT,
-            "selector": settings.selector,
-        },
-        "devices",
-    )
+    run = cluster.submit(config, "devices")
     uses: list[Use] = []
 
     def done() -> int:
@@ -138,7 +101,7 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
         if done() <= number:
             raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
     first, *lines = [json.loads(line) for line in file.read_text().splitlines()]
-    memory = _status(cluster.superlink, "VmHWM") / 1000
+    memory = status_of(cluster.superlink, "VmHWM") / 1000
     seconds = [line["seconds"] for line in lines]
     failures = [why for line in (first, *lines) for why in line["failures"].values()]
     least = (settings.rounds + 1) * settings.per_round - len(failures)
@@ -179,18 +142,9 @@ def _settled(counts: dict[str, int], least: int) -> bool:
 def _use(cluster: DeviceCluster) -> Use:
     pid = cluster.superlink
     return Use(
-        _cpu(pid),
-        sum(_cpu(process.pid) for process in cluster.loads),
+        cpu_clock(pid),
+        sum(cpu_clock(process.pid) for process in cluster.loads),
         sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
-        _status(pid, "Threads"),
-        _status(pid, "VmRSS"),
+        status_of(pid, "Threads"),
+        status_of(pid, "VmRSS"),
     )
-
-
-def _cpu(pid: int) -> float:
-    return time.clock_gettime((~pid << 3) | CPU_CLOCK)
-
-
-def _status(pid: int, name: str) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition(f"{name}:")[2].split()[0])

@@ -10,17 +10,12 @@ measurement; in the first of them, the nodes fetch the app. The CPU time of the 
 measures itself, is subtracted. The result is divided by the number of messages.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.rounds.measure import federation
 from benchmarks.throughput.processes import cpu_seconds
-
-if TYPE_CHECKING:
-    from deploy.engines.local_cluster import LocalCluster, Programs
+from deploy.engines.local_cluster import LocalCluster, Programs
 
 APPS = ("numpy", "torch")
 PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}

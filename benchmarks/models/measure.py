@@ -21,17 +21,13 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.messages.measure import spent
 from benchmarks.rounds.measure import federation
-from benchmarks.throughput.processes import tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from deploy.engines.local_cluster import LocalCluster, Programs
+from benchmarks.throughput.processes import status_of, tree
+from deploy.engines.local_cluster import LocalCluster, Programs
 
 PROGRAMS: dict[str, tuple[Programs, bool]] = {  # name -> programs, and whether they send half precision
     "cohort": ("forked", False),
@@ -63,19 +59,11 @@ class Memory:
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
             for pid in [pid for root in self._roots for pid in tree(root)]:
-                with contextlib.suppress(OSError):  # the process has ended
-                    now = _anonymous(pid)
+                with contextlib.suppress(OSError, IndexError):  # the process has ended, or is ending
+                    now = status_of(pid, "RssAnon") * 1024 / 1e6
                     name = Path(f"/proc/{pid}/comm").read_text().strip()
                     grown = now - self._first.setdefault(pid, now)
                     self.grown[name] = max(self.grown.get(name, 0.0), grown)
-
-
-def _anonymous(pid: int) -> float:
-    """Return the anonymous memory of a process, in MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    return 0.0  # a process that is ending
 
 
 def loopback(size: int) -> float:

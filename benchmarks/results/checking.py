@@ -1,33 +1,26 @@
 """Compares the data files of results with the present code, and the pages with the data files."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
 import shlex
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import fresh
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.experiments.report import plain
+from benchmarks.experiments.report import Cell, Experiment, Value, plain
 from benchmarks.experiments.running import data_file, digest_of, missing_data, run, sources_of
 from benchmarks.results.claims import judge, read_claims
 from benchmarks.results.figures import figures
-from benchmarks.results.files import FOLDER, Measured, Recorded, read, write
+from benchmarks.results.files import FOLDER, Measured, Recorded, Result, read, write
 from benchmarks.results.machine import commit, gpu, machine, restricted_to, same_arithmetic
 from benchmarks.results.pages import DOCS, pages, shown
 from benchmarks.results.recording import digest_of_benchmark, measure, today
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from benchmarks.experiments.report import Cell, Experiment, Value
-    from benchmarks.results.files import Result
 
 RELATIVE = 1e-6
 DEVIATIONS = 3.0

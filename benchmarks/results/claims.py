@@ -6,24 +6,18 @@ by Holm's method for all claims of its group that have values. With few seeds, m
 shown".
 """
 
-from __future__ import annotations
-
 import csv
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from benchmarks.results.files import Recorded
+from benchmarks.experiments.report import Cell
+from benchmarks.results.files import Recorded, Result
 from deploy.runs.seed_statistics import Interval, interval
 from deploy.sweeps.statistics import LEVEL, holm, paired_p
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from benchmarks.experiments.report import Cell
-    from benchmarks.results.files import Result
 
 FILE = Path(__file__).with_name("claims.csv")
 

@@ -1,10 +1,8 @@
 """Implements `cohort bench results`: writes the pages; checks, renews or measures the results."""
 
-from __future__ import annotations
-
 import random
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import typer
 
@@ -22,9 +20,6 @@ from benchmarks.results.checking import (
 )
 from benchmarks.results.files import Recorded, read
 from benchmarks.results.recording import measure
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_all() -> None:

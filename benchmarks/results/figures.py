@@ -3,28 +3,22 @@
 A figure's file holds the digest of the data that the figure shows, so a check need not draw the figure.
 """
 
-from __future__ import annotations
-
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.figure import Band, draw_bands
-from benchmarks.results.files import Recorded
+from benchmarks.results.claims import Finding
+from benchmarks.results.files import Recorded, Result
 from deploy.runs.figure import figure_file
 from strategies import designs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from benchmarks.results.claims import Finding
-    from benchmarks.results.files import Result
 
 FIGURES = (
     "osmd-f1",

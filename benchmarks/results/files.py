@@ -1,22 +1,18 @@
 """The data files of results: what they hold, how they are read and written."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.experiments.figure import bands
 from benchmarks.experiments.report import Experiment, Outcome, Report, Value, number, plain
 from deploy.flower.app_folder import CODE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FOLDER = CODE / "results"
 POINTS = 60  # a curve is thinned to at most this many points

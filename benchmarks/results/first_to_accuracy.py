@@ -1,20 +1,14 @@
 """Which method is first to 90 % of the best accuracy, in each federation with slow clients."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import markdown
-from benchmarks.results.files import Recorded
+from benchmarks.results.files import Recorded, Result
 from deploy.runs.seed_statistics import Interval, interval
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.results.files import Result
 
 SECONDS, BIAS = "s to 90 %", "bias, %"
 SHOWN = ("buffered-md", "buffered-forecast", "fedbuff", "oort")

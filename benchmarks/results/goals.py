@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from benchmarks.experiments.report import markdown
-from benchmarks.results.files import Measured
+from benchmarks.results.files import Measured, Result
 from benchmarks.results.tables import PROGRAMS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from benchmarks.results.files import Result
-
-STOCK = "Flower's FedAvg"
+UNIFORM = {"name": "uniform"}  # the record of an aggregation
 DEVICES = "cohort, each client by itself"  # the programs of `benchmarks.rounds`
 NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
 """Program -> how many models its memory must hold at least.
@@ -26,81 +22,64 @@ them."""
 
 
 class Goal(NamedTuple):
-    """A goal."""
+    """A goal: a number of an output, or the ratio of two numbers."""
 
     what: str  # what is measured
     most: float  # the largest value that reaches the goal
     name: str  # the data file with the value
-    value: Callable[[Sequence[Any]], float]  # output in the data file -> the value
+    path: tuple[str, ...]  # the keys that lead to the number, in the first record with the values `record`
+    record: Mapping[str, Any] = {}
+    over: Goal | None = None  # whose number divides the first number
+    without: tuple[str, ...] = ()  # the last keys of the numbers that are subtracted, where there are any
 
-
-def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
-    """Return a function that reads a number from an output.
-
-    It takes the first record that has the values ``record``, and in this record follows the keys ``path``.
-    """
-
-    def value(output: Sequence[Any]) -> float:
-        found = next(each for each in output if all(each[key] == wanted for key, wanted in record.items()))
-        for key in path:
+    def value(self, output: Sequence[Any]) -> float:
+        """Return the number. KeyError or StopIteration: the output does not have it."""
+        found = next(each for each in output if all(each[key] == it for key, it in self.record.items()))
+        for key in self.path[:-1]:
             found = found[key]
-        return float(found)
-
-    return value
-
-
-def _ratio(
-    one: Callable[[Sequence[Any]], float], other: Callable[[Sequence[Any]], float]
-) -> Callable[[Sequence[Any]], float]:
-    return lambda output: one(output) / other(output)
-
-
-def _messages(app: str, most: float) -> Goal:
-    what = f"CPU seconds of a message beyond the app's own, {app} app"
-    return Goal(what, most, "messages", _cell(app, "cohort_cpu_s"))
+        value = float(found[self.path[-1]]) - sum(float(found.get(key, 0.0)) for key in self.without)
+        return value / self.over.value(output) if self.over else value
 
 
 def _rounds(what: str, most: float, cell: str, nodes: int, programs: str = "cohort") -> Goal:
-    return Goal(f"no-op round, {what}, s", most, "rounds", _cell(cell, programs=programs, nodes=nodes))
+    return Goal(f"no-op round, {what}, s", most, "rounds", (cell,), {"programs": programs, "nodes": nodes})
 
 
 def _devices(what: str, most: float, cell: str) -> Goal:
-    return Goal(f"1,000 devices online, 50 a round, 1 MB: {what}", most, "devices", _cell(cell))
+    return Goal(f"1,000 devices online, 50 a round, 1 MB: {what}", most, "devices", (cell,))
 
 
 def _models(megabytes: float) -> Iterator[Goal]:
     for program, needed in NEEDED.items():
         what = f"{megabytes} MB to 5 clients: memory growth of a {program}, in models (at least {needed})"
-        cell = _cell("copies", PROGRAMS[program], megabytes=megabytes, programs="cohort")
-        yield Goal(what, needed + 2, "models", cell)
+        record = {"megabytes": megabytes, "programs": "cohort"}
+        yield Goal(what, needed + 2, "models", ("copies", PROGRAMS[program]), record)
 
 
 def _over_products(workload: str) -> Goal:
     what = f"{workload}: CPU of an update / of its matrix products alone"
-    ours, least = (_cell(workload, engine, "cpu_ms") for engine in ("batched", "products"))
-    return Goal(what, 1.25, "throughput", _ratio(ours, least))
+    least = Goal("", 0, "throughput", (workload, "products", "cpu_ms"))
+    return Goal(what, 1.25, "throughput", (workload, "batched", "cpu_ms"), over=least)
 
 
 def _population(path: str) -> Goal:
-    def of_this_project(clients: int) -> Callable[[Sequence[Any]], float]:
-        parts = (_cell("milliseconds", part, path=path, clients=clients) for part in ("round", *NOT_OURS))
-        whole, *others = parts
-        return lambda output: whole(output) - sum(_or_zero(other, output) for other in others)
-
     what = f"CPU of a round among 10^6 clients / among 10^5, {path}, without {', '.join(NOT_OURS)}"
-    return Goal(what, 1, "population", _ratio(of_this_project(10**6), of_this_project(10**5)))
-
-
-def _or_zero(cell: Callable[[Sequence[Any]], float], output: Sequence[Any]) -> float:
-    try:
-        return cell(output)
-    except KeyError:
-        return 0.0
+    few = Goal(
+        "", 0, "population", ("milliseconds", "round"), {"path": path, "clients": 10**5}, without=NOT_OURS
+    )
+    return few._replace(what=what, most=1, record={"path": path, "clients": 10**6}, over=few)
 
 
 GOALS = (
-    _messages("numpy", 0.06),
-    _messages("torch", 0.075),
+    *(
+        Goal(
+            f"CPU seconds of a message beyond the app's own, {app} app",
+            most,
+            "messages",
+            (app, "cohort_cpu_s"),
+        )
+        for app, most in (("numpy", 0.06), ("torch", 0.075))
+    ),
     _rounds("4 nodes: train", 0.12, "train_s", 4),
     _rounds("4 nodes: poll, then train", 0.22, "poll_s", 4),
     _rounds("16 nodes, 4 a round, each by itself: poll all, then train", 0.5, "poll_s", 16, DEVICES),
@@ -113,18 +92,17 @@ GOALS = (
     *_models(100),
     *_models(500),
     Goal(
-        "aggregation of 100 replies of 10M parameters: CPU / FedAvg's",
-        1,
-        "aggregation",
-        _cell("ratio", name="uniform"),
+        "aggregation of 100 replies of 10M parameters: CPU / FedAvg's", 1, "aggregation", ("ratio",), UNIFORM
     ),
     Goal(
         "memory of this aggregation / FedAvg's",
         1,
         "aggregation",
-        _ratio(_cell("megabytes", name="uniform"), _cell("megabytes", name=STOCK)),
+        ("megabytes",),
+        UNIFORM,
+        Goal("", 0, "aggregation", ("megabytes",), {"name": "Flower's FedAvg"}),
     ),
-    Goal("W1: CPU ms of a client's update", 0.025, "throughput", _cell("W1", "batched", "cpu_ms")),
+    Goal("W1: CPU ms of a client's update", 0.025, "throughput", ("W1", "batched", "cpu_ms")),
     _over_products("W2"),
     _over_products("W3"),
     _population("simulator"),

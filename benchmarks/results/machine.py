@@ -1,23 +1,19 @@
 """The machine, the packages and the commit of a result."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deploy.flower.app_folder import CODE
 from deploy.sweeps.source_digests import package_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
 ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")

@@ -3,29 +3,23 @@
 A block stands between ``<!--KIND NAME-->`` and ``<!--end-->``. `BLOCKS` has the kinds.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import markdown, rows
 from benchmarks.results.claims import Finding, judge, read_claims
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
-from benchmarks.results.files import Measured, Recorded
+from benchmarks.results.files import Measured, Recorded, Result
 from benchmarks.results.first_to_accuracy import first
 from benchmarks.results.goals import goals_table
 from benchmarks.results.recording import command_of
 from benchmarks.results.tables import output_table
 from deploy.flower.app_folder import CODE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from benchmarks.results.files import Result
 
 DOCS = CODE / "docs"
 BLOCK = re.compile(r"(<!--(\w+) ?([\w.-]*)-->\n)(.*?)(<!--end-->)", re.DOTALL)

@@ -1,7 +1,5 @@
 """Writes the data files of experiments and of benchmarks."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -9,21 +7,16 @@ import resource
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
+from benchmarks.experiments.report import Experiment, Report
 from benchmarks.experiments.running import data_file, digest_of, sources_of
 from benchmarks.fresh import ONE_THREAD
 from benchmarks.results.files import FOLDER, Measured, recorded, write
 from benchmarks.results.machine import commit, machine
 from deploy.flower.app_folder import CODE
 from deploy.sweeps.source_digests import closure, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from benchmarks.experiments.report import Experiment, Report
-
 
 REPEATABLE = {"advice": "benchmarks.advice.measure", "over-selection": "benchmarks.over_selection"}
 """Each benchmark whose output depends on its sources and arguments alone -> the module that it runs."""

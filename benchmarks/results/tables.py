@@ -1,19 +1,13 @@
 """The table of a benchmark, made from the JSON that the benchmark gives: on a page, and in the terminal."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.experiments.report import markdown
-from deploy.runs.seed_statistics import interval
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from deploy.runs.seed_statistics import Interval
+from deploy.runs.seed_statistics import Interval, interval
 
 PROGRAMS = {
     "ServerApp": "flwr-serverapp",

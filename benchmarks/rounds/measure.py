@@ -15,8 +15,6 @@ the next round. Its CPU time is in the column "ended children", in the row of th
 app server or the fork server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,21 +1,14 @@
 """Compares each engine's model, after one round of one client, with a reference trained in float64."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.throughput.measure import noting, prepared, workers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from benchmarks.throughput.workloads import Workload
-    from tasks.federated_data import Dataset
+from benchmarks.throughput.workloads import Workload
+from tasks.federated_data import Dataset
 
 TOLERANCE = 1e-4  # largest allowed difference of a parameter from the reference
 

@@ -1,7 +1,5 @@
 """Measures engines in turns: while one engine runs, the processes of all other engines are stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -53,19 +51,10 @@ class Cost(NamedTuple):
 class Worker:
     """An engine in a process of its own, which is stopped (SIGSTOP) outside its turns.
 
-    Parameters
-    ----------
-    name : str
-        Name in `ENGINES`.
-    folder : Path
-        Folder with the workload and its samples. The engine's log is written to it.
-    python : Path
-        Interpreter that runs the engine.
+    `name`: its name in `ENGINES`. `folder`: the folder with the workload and its samples, which gets the
+    engine's log. `python`: the interpreter that runs the engine.
 
-    Raises
-    ------
-    EngineError
-        If a package or the interpreter is missing, or the engine fails.
+    Raises EngineError if a package or the interpreter is missing, or the engine fails.
     """
 
     def __init__(self, name: str, folder: Path, python: Path) -> None:

@@ -1,7 +1,5 @@
 """Measures, stops and ends a process together with its descendants (Linux)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -42,9 +40,8 @@ def cpu_by_program(root: int) -> dict[str, tuple[float, float]]:
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             own, ended = found.get(name, (0.0, 0.0))
-            # This clock counts nanoseconds. The times of ended children are only in /proc, which counts in
-            # ticks of usually 10 ms.
-            own += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+            # The times of ended children are only in /proc, which counts in ticks of usually 10 ms.
+            own += cpu_clock(pid)
             ended += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
             found[name] = own, ended
     return found
@@ -54,11 +51,19 @@ def peak_megabytes(root: int) -> float:
     """Return the sum of the peak resident memories of a process and its running descendants, in MB."""
     kilobytes = 0
     for pid in tree(root):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    kilobytes += int(line.split()[1])
+        with contextlib.suppress(OSError, IndexError):  # the process has ended, or is ending
+            kilobytes += status_of(pid, "VmHWM")
     return kilobytes / 1000
+
+
+def cpu_clock(pid: int) -> float:
+    """Return the CPU seconds of a process; this clock counts nanoseconds."""
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+
+
+def status_of(pid: int, name: str) -> int:
+    """Return a number of /proc/PID/status; sizes are in kB. Raises IndexError if it is missing."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition(f"\n{name}:")[2].split()[0])
 
 
 def send(root: int, number: signal.Signals) -> None:

@@ -6,8 +6,6 @@ saves the global model. Commands and answers are lines of JSON. This module also
 environment. There, of all packages that this project needs, only NumPy is certain to be installed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tasks.federated_data import Dataset, FederatedData, federate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 FEATURES, CLASSES = 784, 10
 HORIZON = 1000  # number of rounds that Adaptive-OSMD's learning rates assume; an engine may run more

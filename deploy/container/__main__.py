@@ -1,7 +1,5 @@
 """`python -m deploy.container ROLE` runs a service of docker-compose.yml, or a command in its container."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """The role `client`: a SuperNode with a name, a key and a part of the data that no other container has."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command for devices outside the cluster: registers, revokes and lists them, as `cohort server` does."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The SuperLink's health check: passes if the SuperLink is ready and both of its ports answer over TLS."""
 
-from __future__ import annotations
-
 import sys
 
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, FLEET_HOST, FLEET_PORT, READY

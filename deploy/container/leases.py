@@ -8,8 +8,6 @@ only. To get its key, a container proves that it holds a lease: it sends the des
 over a Unix socket. The key service then also writes the holder's name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

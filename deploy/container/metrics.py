@@ -4,8 +4,6 @@
 metrics are collected.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import urllib.error

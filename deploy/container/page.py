@@ -1,7 +1,5 @@
 """The role `page`: shows the runs in a browser, on a port that clients cannot reach."""
 
-from __future__ import annotations
-
 import contextlib
 
 from deploy.container import PAGE, READY, RESULTS, STATE

@@ -4,14 +4,14 @@ If the ServerApp of a trial dies, the trial is resumed from its checkpoint. If t
 resumes the unfinished trials, unless their settings have changed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -22,18 +22,12 @@ from deploy.container.supervisor import say
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RETRY, RunningSuperLink, SubmittedRun
 from deploy.flower.app_folder import app_folder
+from deploy.flower.config import ConfigValue
 from deploy.runs.display import report
 from deploy.runs.figure import FIGURE, draw
-from deploy.runs.follow_and_resume import Events, train
-from deploy.runs.trials import PLAN, new_run_folder, read_plan, write_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import FrameType
-
-    from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
-    from server.history import RunHistory
+from deploy.runs.follow_and_resume import Watcher, train
+from deploy.runs.trials import PLAN, Trial, new_run_folder, read_plan, write_plan
+from server.history import RunHistory
 
 
 def main() -> int:
@@ -47,7 +41,7 @@ def main() -> int:
         folder, trials = _last_or_new(RESULTS)
         connect()
         with _Cluster() as cluster:
-            train(cluster, trials, Events(say), at_once=False)
+            train(cluster, trials, Watcher(say), at_once=False)
     except (EngineError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

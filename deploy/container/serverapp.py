@@ -3,8 +3,6 @@
 The executor (Flower's SuperExec) has a container of its own, so that runs survive a restart of the SuperLink.
 """
 
-from __future__ import annotations
-
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, EXECUTOR_SECRET
 from deploy.container.supervisor import ContainerSupervisor
 from deploy.flower import commands

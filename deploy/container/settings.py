@@ -1,24 +1,16 @@
 """Plans the trials of a cluster from environment variables, and checks the settings."""
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.container import DATA, DEVICES, client_names
 from deploy.container.client import REPORTED, node_config
 from deploy.flower.app_folder import app_folder
-from deploy.flower.config import default_config
+from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.server import REVOKED
-from deploy.runs.trials import check_clients, check_data, groups_of, parse_setting, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
+from deploy.runs.trials import Trial, check_clients, check_data, groups_of, parse_setting, plan
 
 # The run-config setting that each environment variable sets. If a variable is empty, the setting keeps the
 # app's default.

@@ -1,7 +1,5 @@
 """The role `setup`, the first to start: checks settings, makes certificates and keys, hands out keys."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """The role `superlink`: runs the SuperLink. Clients reach only its Fleet API, over a network of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -5,8 +5,6 @@ the container ended too, Docker would restart it, each time after a longer pause
 the program, after a shorter pause.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

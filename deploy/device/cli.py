@@ -1,7 +1,5 @@
 """The commands of `cohort client` on a device: join, pause, resume, trust and status."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from dataclasses import fields, replace

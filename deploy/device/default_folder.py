@@ -1,7 +1,5 @@
 """The default folders of devices and servers. Uses the standard library only."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

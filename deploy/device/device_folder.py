@@ -1,15 +1,14 @@
 """A device's folder, which only its owner can read: the key, the authority's certificate and the settings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cryptography import x509
 
@@ -18,17 +17,12 @@ from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
 from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
-from deploy.flower.config import write_config
+from deploy.flower.config import ConfigValue, write_config
 from deploy.flower.flwr_cli import flower_environment
 from deploy.json_text import parse_json
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
 from strategies.clients.printable import LONGEST_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from deploy.flower.config import ConfigValue
 
 SECRET_FILE = "secret"  # the file with the secret of the client's random answers (see `client.privacy`)
 PAUSE_FILE = "paused"  # this file exists while the device is paused
@@ -210,8 +204,7 @@ class Device:
             certificates.write_client_key(joining, KEY)
         (joining / CA).write_text(offer.ca)
         enrol(offer.server, joining / CA, offer.token, (joining / f"{KEY}.pub").read_text().strip())
-        private = (joining / KEY).read_text()
-        self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
+        self._take_key(partial(_copy_key, joining))
         (self.folder / CA).write_text(offer.ca)
         self._save(settings)
         invitation.unlink()
@@ -332,6 +325,13 @@ def check_group(name: str, group: str) -> None:
             f"{name.replace('_', '-')} = {group!r}: must be up to {LONGEST_NAME} printable characters, "
             "without blanks at its ends"
         )
+
+
+def _copy_key(source: Path, folder: Path) -> None:
+    """Copy the key pair in a folder to a new folder."""
+    certificates.private_folder(folder)
+    certificates.write_private(folder / KEY, (source / KEY).read_bytes())
+    shutil.copyfile(source / f"{KEY}.pub", folder / f"{KEY}.pub")
 
 
 def _check_authority(text: str, source: Path) -> None:

@@ -1,7 +1,5 @@
 """Registers the key of an invited device with the server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import grpc

@@ -3,8 +3,6 @@
 This file uses the standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -5,8 +5,6 @@ the state of the connection changes. To take little memory, this file and its im
 only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,17 +1,13 @@
 """The systemd unit of a client: starts the client again after crashes, logouts and reboots."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from deploy.device.device_folder import Settings
+from deploy.device.device_folder import Settings
 
 NAME = "cohort-client.service"  # the file name of the unit
 STOP_TIMEOUT = 20  # s that the client may take to end; a SuperNode needs less time to sign off

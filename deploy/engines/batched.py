@@ -5,33 +5,26 @@ settings of the run, and WORKERS is a number of processes (see `run`). The proce
 ServerApp: history, checkpoints and models.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from logging import WARNING
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from deploy.engines.engine import ProcessEngine, ProcessRun
+from deploy.engines.engine import Planned, ProcessEngine, ProcessRun
 from deploy.engines.simulated_availability import availability_of, response_times_of
 from deploy.flower.app_folder import CODE, app_folder
-from deploy.flower.config import default_config
+from deploy.flower.config import ConfigValue, default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.processes.signals import raise_on_signals
 from strategies import Eligibility, extensions
 from strategies.clients.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from deploy.engines.engine import Planned
-    from deploy.flower.config import ConfigValue
 
 REPORTERS = "reporters/"  # the prefix of the reporters' arrays in a checkpoint
 SAVE_INTERVAL = 2.0  # the shortest time between two checkpoints during a run, s

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol, Self
 
+from deploy.flower.config import ConfigValue
 from deploy.processes.groups import Process, stop, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Self
-
-    from deploy.flower.config import ConfigValue
 
 STOP_GRACE = 5.0  # seconds between asking a process to end and killing it
 

@@ -1,15 +1,14 @@
 """Flower's own simulation (Ray) as an engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deploy.engines.engine import STOP_GRACE, ProcessEngine, ProcessRun
 from deploy.flower.app_folder import app_folder
+from deploy.flower.config import ConfigValue
 from deploy.flower.flwr_cli import flower_environment, write_connection
 from deploy.flower.submission import run_command
 from deploy.processes.groups import Process
@@ -18,11 +17,6 @@ from deploy.processes.ports import free_ports
 from deploy.processes.ray_token import ray_token
 from deploy.tls import certificates
 from strategies.clients.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from deploy.flower.config import ConfigValue
 
 CONNECTION = "local"  # the name of the simulation in Flower's config.toml
 MARK = "COHORT_SIMULATION"  # the environment variable that marks the simulation's processes

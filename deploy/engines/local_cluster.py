@@ -11,13 +11,15 @@ import secrets
 import signal
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from client.local_data import client_name
 from deploy.engines.engine import STOP_GRACE, EngineError, ProcessEngine, ProcessRun
 from deploy.flower import commands, fork_client, launch
 from deploy.flower.app_folder import app_folder
+from deploy.flower.config import ConfigValue
 from deploy.flower.flwr_cli import flower_environment, remote, write_connection
 from deploy.flower.fork_server import SOCKET
 from deploy.flower.key_registration import registration_command
@@ -27,11 +29,6 @@ from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK, free_ports, is_free
 from deploy.tls import certificates
 from deploy.tls.probe import serves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from deploy.flower.config import ConfigValue
 
 Programs = Literal["forked", "patched", "stock"]
 CONNECTION = "cohort-cluster"  # the name of the SuperLink in Flower's config.toml

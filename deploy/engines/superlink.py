@@ -10,19 +10,15 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from deploy.engines.engine import EngineError
-from deploy.flower.config import write_config
+from deploy.flower.config import ConfigValue, write_config
 from deploy.flower.flwr_cli import UNAVAILABLE, Flwr
 from deploy.flower.submission import copy_app
 from strategies.clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from deploy.flower.config import ConfigValue
 
 RETRY = 1.0  # seconds between two requests to the SuperLink
 PATIENCE = 120.0  # seconds of errors in the SuperLink, after which a run is not submitted again

@@ -1,7 +1,5 @@
 """The commands of `cohort server`: up, invite, register, revoke, list, run, runs, stop and bundle."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex
@@ -37,11 +35,12 @@ from deploy.metrics.readiness import SuperLink
 from deploy.option_types import Finite, argument, optional
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
+from deploy.page.secret_link import kept_token
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import report
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial, new_run_folder, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
@@ -150,7 +149,7 @@ def _serve(this: Server, page_port: int | None) -> None:
         _say(_greeting(this))
         with contextlib.ExitStack() as stack:
             shown = page_port and stack.enter_context(
-                PageProcess(this.folder, this.page_token(), page_port, _say, this.page_secret)
+                PageProcess(this.folder, kept_token(this.page_secret), page_port, _say, this.page_secret)
             )
             while True:
                 time.sleep(1)
@@ -323,7 +322,7 @@ def stop(
     with _exit_on_error():
         this = _load(folder)
         flower_run = _flower_run(this, run)
-        this.stop(flower_run)
+        this.flwr("stop", flower_run)
     name = f"{_earlier(this, run).name}: " if run == "last" else f"{run}: "
     typer.echo(f"{name}stopped (Flower run {flower_run})")
 
@@ -399,7 +398,7 @@ def run(
             trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
             with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
                 try:
-                    train(superlink, [trial], Events(_say), at_once=False)
+                    train(superlink, [trial], Watcher(_say), at_once=False)
                 except KeyboardInterrupt:
                     _fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:

@@ -1,7 +1,5 @@
 """Summaries of a server's runs and of each client's share in a run, from the runs' histories."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +51,7 @@ def shares(history: RunHistory) -> dict[str, Share]:
                 weights[client] += abs(weight or 0)
     total = sum(weights.values()) or 1.0
     claimed = dict(zip(history.client_ids, history.client_sizes, strict=True))
-    sizes = dict(zip(history.client_ids, history.used_sizes or (), strict=False))  # older histories have none
+    sizes = dict(zip(history.client_ids, history.used_sizes, strict=True))
     return {
         client: Share(
             selected[client],

@@ -24,7 +24,6 @@ from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_conne
 from deploy.flower.registered_clients import DAY, Registry
 from deploy.flower.submission import bundle_hash
 from deploy.json_text import parse_json
-from deploy.page.secret_link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import REFUSED, unreachable
@@ -105,10 +104,6 @@ class Server:
     def control_secret(self) -> Path:
         """The file with the secret that the control API demands."""
         return self.folder / "pki" / "control.secret"
-
-    def page_token(self) -> str:
-        """Return the secret that is part of the live page's address, see `kept_token`."""
-        return kept_token(self.page_secret)
 
     @property
     def page_secret(self) -> Path:
@@ -370,10 +365,6 @@ class Server:
                 stranger = _node(f"{STRANGER}{id}", id, node)
                 found.append(replace(stranger, state=f"{stranger.state}, not registered here"))
         return found
-
-    def stop(self, flower_run: str) -> None:
-        """Stop a Flower run; its ServerApp then ends."""
-        self.flwr("stop", flower_run)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The list of all metrics. docs/metrics.md has the same list, and a test compares the two."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from strategies.reporters.prometheus import COUNTERS, GAUGES

@@ -1,21 +1,15 @@
 """Reads the numbers of a server and of its runs again and again, in a thread of its own."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from deploy.metrics.exposition import Sample, exposition
-from deploy.metrics.readiness import TIMEOUT, Readiness
+from deploy.metrics.readiness import TIMEOUT, Readiness, SuperLink
 from deploy.metrics.run_metrics import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from deploy.metrics.readiness import SuperLink
 
 INTERVAL = 2.0  # s between two reads of the histories
 OLDEST = 1.0  # s for which the same text answers all requests, so that many requests cost little

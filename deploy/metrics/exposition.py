@@ -1,7 +1,5 @@
 """Writes samples as text in Prometheus's format (version 0.0.4)."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

@@ -4,26 +4,19 @@
 while the server is also ready for devices and runs; both answer with 503 and the reason otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator
+from typing import Self
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from deploy.metrics.collector import Collector
+from deploy.metrics.collector import Collector, Sources
 from deploy.metrics.exposition import CONTENT_TYPE
 from deploy.page.http_server import listening, make_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from starlette.types import Receive, Scope, Send
-
-    from deploy.metrics.collector import Sources
 
 PORT = 9464  # the usual port of Prometheus exporters that belong to an application
 PATIENCE = 5.0  # s that a connection may last

@@ -1,7 +1,5 @@
 """Whether a server is ready for devices and runs: its SuperLink answers, and lists its nodes."""
 
-from __future__ import annotations
-
 import ssl
 import time
 import urllib.request

@@ -1,21 +1,15 @@
 """Follows the histories of runs, and turns their lines into samples."""
 
-from __future__ import annotations
-
 import contextlib
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from deploy.metrics.exposition import Sample
 from deploy.runs.run_state import STATES, state_of
-from server.history import FILE_NAME, Tail
+from server.history import FILE_NAME, Line, Tail
 from server.settings import CHECKPOINTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from server.history import Line
 
 MOST_RUNS = 20  # runs that have samples: those whose histories were written last
 MOST_GROUPS = 50  # groups of a run that have samples; clients choose the names of groups

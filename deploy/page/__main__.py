@@ -1,7 +1,5 @@
 """`python -m deploy.page FOLDER PORT` serves the page beside a run; see `deploy.page.process`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `cohort page`, and the option `--page` of other commands."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,24 +1,19 @@
 """Reads the SuperLink's database for the page: the nodes, the open messages and the logs of ServerApps."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.supercore.state.schema.corestate_models import Task, TaskLogsTable
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Run
 from flwr.supercore.state.schema.linkstate_models import Node as NodeTable
-from sqlalchemy import create_engine, literal_column, select
+from sqlalchemy import Select, create_engine, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from deploy.json_text import parse_json
-
-if TYPE_CHECKING:
-    from sqlalchemy import Select
 
 PATIENCE = 0.2  # s that a query waits for a lock
 # The most pieces of a log that are read at once, and the most runs whose logs are read.

@@ -1,29 +1,23 @@
 """The page's HTTP interface: a few files and JSON values below a secret path, all read-only."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy.page import views
 from deploy.page.run_sources import Run, RunSources
 from deploy.page.trial_numbers import TrialNumbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 
 STATIC = Path(__file__).parent / "static"
 FILES = {

@@ -1,24 +1,19 @@
 """An HTTP server on one port that limits the number of connections and the time of each."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deploy.processes.ports import LOOPBACK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.types import ASGIApp
 
 CONNECTIONS = 64  # the most open connections; a further one closes the oldest
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does

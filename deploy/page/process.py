@@ -1,7 +1,5 @@
 """Runs the page in a process of its own beside a run. Once started, it can neither slow nor stop the run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,27 +1,20 @@
 """Finds and reads what the page shows: the folders, histories and logs of runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from deploy.page.database import Database
+from deploy.page.database import Database, Node, OpenMessage
 from deploy.page.trial_numbers import TrialNumbers
 from deploy.runs.run_state import state_of
 from deploy.runs.trials import PLAN
 from server.history import FILE_NAME, Tail
 from strategies.clients.printable import printable
 from strategies.reporters.round_line import printable_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from deploy.page.database import Node, OpenMessage
 
 SERVER = "server.json"  # the file that a server for devices has in its folder
 PORTION = 1 << 20  # bytes of a history that are read at once

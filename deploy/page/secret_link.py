@@ -1,7 +1,5 @@
 """The page's address, which holds a secret."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import sys

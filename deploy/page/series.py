@@ -1,7 +1,5 @@
 """Numbers over the rounds of a run, in memory that does not grow with the number of rounds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,22 +1,16 @@
 """What the page shows of one trial: numbers and notable events, taken from the history's lines one by one."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.page.series import ClientCounts, Series
+from server.history import Line
 from strategies.clients.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from server.history import Line
 
 ROUNDS_KEPT = 200  # the rounds whose timeline can be shown: the last ones
 TIMES_KEPT = 40  # the clients of such a round whose times are kept: the slowest
@@ -102,8 +96,7 @@ class TrialNumbers:
             case "sizes":
                 changed = np.array(line["clients"], dtype=np.int64)
                 self.client_sizes[changed] = _sizes(line["client_sizes"])
-                if "used_sizes" in line:
-                    self._own_sizes[changed] = np.array(line["used_sizes"], dtype=np.float64)
+                self._own_sizes[changed] = np.array(line["used_sizes"], dtype=np.float64)
                 self._set_used(line)
             case "round":
                 self._round(line)
@@ -124,7 +117,7 @@ class TrialNumbers:
     def _register(self, line: Line) -> None:
         self.client_ids = list(map(str, line["client_ids"]))
         self.client_sizes = _sizes(line["client_sizes"])
-        self._own_sizes = np.array(line.get("used_sizes", line["client_sizes"]), dtype=np.float64)
+        self._own_sizes = np.array(line["used_sizes"], dtype=np.float64)
         self._set_used(line)
         groups = line.get("client_groups") or [None] * len(self.client_ids)
         self.client_groups = [None if group is None else str(group) for group in groups]
@@ -138,14 +131,10 @@ class TrialNumbers:
             matrix.resize(len(self.client_ids))
 
     def _set_used(self, line: Line) -> None:
-        """Compute the used sizes; in older histories, which lack them, they are the claimed ones."""
-        if "used_sizes" in line:
-            mean = _number(line.get("mean_size"))
-            self.used_sizes = np.where(
-                np.isnan(self._own_sizes), math.nan if mean is None else mean, self._own_sizes
-            )
-        else:
-            self.used_sizes = self.client_sizes
+        mean = _number(line.get("mean_size"))
+        self.used_sizes = np.where(
+            np.isnan(self._own_sizes), math.nan if mean is None else mean, self._own_sizes
+        )
 
     def _round(self, line: Line) -> None:
         number = line["round"]

@@ -1,19 +1,14 @@
 """What the page shows, as JSON values. All functions are pure: they compute from trials and nodes alone."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from deploy.page.database import Node, OpenMessage
-    from deploy.page.trial_numbers import TrialNumbers
+from deploy.page.database import Node, OpenMessage
+from deploy.page.trial_numbers import TrialNumbers
 
 ROWS = 40  # the most rows of the panel with the selections
 PAGE = 25  # clients on one page of the table

@@ -1,7 +1,5 @@
 """Finds and ends processes by a mark in their environment."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Finds free TCP ports of the loopback interface."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

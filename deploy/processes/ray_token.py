@@ -1,7 +1,5 @@
 """Makes the secret of a Ray cluster that starts on this machine."""
 
-from __future__ import annotations
-
 import secrets
 
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"

@@ -1,7 +1,5 @@
 """Lets signals end a block of code as cleanly as Ctrl-C does."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The base class of all supervisors: it runs one program, and starts it again whenever it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

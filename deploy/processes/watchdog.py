@@ -4,8 +4,6 @@ To take little memory, the watchdog runs as a script without site-packages, and 
 library and `deploy.processes.groups`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,18 +1,18 @@
 """Makes a comparison from the options of `cohort up` and `cohort simulate`, or from the folder to resume."""
 
-from __future__ import annotations
-
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 
 from deploy.engines.local_cluster import MARK
 from deploy.flower.app_folder import app_folder
+from deploy.flower.config import ConfigValue
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.trials import (
     PLAN,
@@ -31,11 +31,6 @@ from deploy.runs.trials import (
 from deploy.tls.certificates import foreign_owner
 from server.tracking import check_trackers
 from strategies.clients.printable import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from deploy.flower.config import ConfigValue
 
 RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison may take to end
 # The run-config setting that each parameter of `up` and `simulate` sets.

@@ -1,42 +1,44 @@
 """Shows the progress of the training in the terminal, and then the results."""
 
-from __future__ import annotations
-
 import math
 import time
+from collections.abc import Callable, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from deploy.runs.follow_and_resume import Watcher
 from deploy.runs.groups import GROUP_NOTES, group_table
 from deploy.runs.seed_statistics import by_selector, interval, paired_verdict
-from deploy.runs.trial_statistics import LAST, duration, faults, large_clients, number, summarise, verdict
+from deploy.runs.trial_statistics import (
+    LAST,
+    Summary,
+    duration,
+    faults,
+    large_clients,
+    number,
+    summarise,
+    verdict,
+)
+from deploy.runs.trials import Trial
+from server.history import Line, RunHistory
 from strategies.clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.console import Console, RenderableType
-
-    from deploy.runs.trial_statistics import Summary
-    from deploy.runs.trials import Trial
-    from server.history import Line, RunHistory
-
 
 SETTING_WIDTH = 18  # of a selector's settings in the table; longer ones continue in the next line
 MOST = 5  # the largest number of clients with faults that are listed for one trial
 
 
-class PlainDisplay:
+class PlainDisplay(Watcher):
     """Prints messages and failures, and on request a line for each round of each trial."""
 
     def __init__(self, console: Console, *, rounds: bool) -> None:
+        super().__init__(self._print)
         self._console = console
         self._rounds = rounds
 
@@ -45,10 +47,6 @@ class PlainDisplay:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def event(self, text: str) -> None:
-        """Print a message."""
-        self._print(text)
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Print the news in the new lines of a trial's history.
@@ -80,9 +78,6 @@ class PlainDisplay:
             rounds = trial.history.rounds
             now = f"round {rounds[-1]['round'] + 1}" if rounds else "the start"
             self._print(f"{trial.name}  {now} has taken {seconds:.0f} s so far")
-
-    def refresh(self) -> None:
-        """Do nothing: printed lines stay."""
 
     def _print(self, text: str) -> None:
         shown = printable(text, None, keep="\n\t")

@@ -1,21 +1,14 @@
 """Trains trials on an engine: follows each run to its end, and resumes a trial if its ServerApp dies."""
 
-from __future__ import annotations
-
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
 
+from deploy.engines.engine import Engine
+from deploy.flower.config import ConfigValue
+from deploy.runs.trials import Trial
+from server.history import Line
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from deploy.engines.engine import Engine
-    from deploy.flower.config import ConfigValue
-    from deploy.runs.trials import Trial
-    from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
 # Seconds from the ``end`` or ``error`` line of a history until the run counts as over, even if the engine
@@ -28,37 +21,21 @@ PATIENCE = 30.0
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 
-class Watcher(Protocol):
-    """Receives the progress of the training."""
+class Watcher:
+    """Receives the progress of the training. By default, it passes on messages and ignores the rest."""
+
+    def __init__(self, event: Callable[[str], None]) -> None:
+        self.event = event
+        """Receives a message that is not in a history."""
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Receive the lines that were added to a trial's history since the last call."""
-
-    def event(self, text: str) -> None:
-        """Receive a message that is not in a history."""
 
     def waits(self, trial: Trial, seconds: float) -> None:
         """Receive the seconds since a trial's history last had a new line; see `PATIENCE` for when."""
 
     def refresh(self) -> None:
         """Redraw, if the watcher draws. Called each time all histories have been read."""
-
-
-@dataclass(frozen=True)
-class Events:
-    """A watcher that passes on messages and ignores everything else."""
-
-    event: Callable[[str], None]
-    """Receives the messages."""
-
-    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
-        """Ignore the lines."""
-
-    def waits(self, trial: Trial, seconds: float) -> None:
-        """Ignore the time."""
-
-    def refresh(self) -> None:
-        """Do nothing."""
 
 
 def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once: bool) -> None:

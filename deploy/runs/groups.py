@@ -1,21 +1,15 @@
 """Statistics by group of clients: how often the clients train, and how good the model is on their samples."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from deploy.runs.trial_statistics import LAST, number
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from server.history import Line, RunHistory
+from server.history import Line, RunHistory
 
 SHOWN = 6  # the table shows at most this many groups of a trial: those with the lowest accuracies
 GROUP_NOTES = (

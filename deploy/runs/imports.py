@@ -1,7 +1,5 @@
 """The option `--import` of `cohort` commands: loads the user's selectors and tasks from files or modules."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of a run, from the last line of its history and the lock on its checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from server.history import TOLD_TO_END, Line

@@ -1,32 +1,23 @@
 """Advice about selectors: reads a run's log from its history; makes the table, the JSON and the sentence."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Sequence
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from server.history import FILE_NAME, RunHistory, no_history
-from server.settings import parse_settings, read_client_sizes
+from deploy.runs.slow_client_advice import SlowClients
+from server.history import FILE_NAME, Line, RunHistory, no_history
+from server.settings import parse_settings
 from strategies.advice import BASELINE, Findings, LoggedRound, check_candidate, check_log, study
-from strategies.options import GuardSettings
-from strategies.rounds.guard.claimed_sizes import believed_sizes
-from strategies.selectors import create, selector_type, settings_of_run
+from strategies.numerics.arrays import Floats
+from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.selectors.probability import ProbabilitySelector
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from deploy.runs.slow_client_advice import SlowClients
-    from server.history import Line
-    from strategies.numerics.arrays import Floats
-    from strategies.selectors import Selector
 
 NAMES = (
     BASELINE,
@@ -111,18 +102,14 @@ def _read(path: Path, settings: Line) -> RunLog:
     fresh = RunHistory(path)
     used: Floats = np.empty(0)  # NaN: the line's ``mean_size``
     sizes: Floats = np.empty(0)
-    older = _OlderSizes(settings)
     rounds, unknown, without_norms = [], 0, 0
     for line in fresh.read(skip_damaged=True):
         if line["type"] in ("roster", "sizes"):
-            if "used_sizes" not in line:
-                sizes = older.after(line)
+            if line["type"] == "roster":
+                used = _floats(line["used_sizes"])
             else:
-                if line["type"] == "roster":
-                    used = _floats(line["used_sizes"])
-                else:
-                    used[line["clients"]] = _floats(line["used_sizes"])
-                sizes = np.where(np.isnan(used), _floats([line["mean_size"]]), used)
+                used[line["clients"]] = _floats(line["used_sizes"])
+            sizes = np.where(np.isnan(used), _floats([line.get("mean_size")]), used)
         if line["type"] != "round" or line["round"] == 0 or line.get("skipped") or not line["clients"]:
             continue
         if not sizes.size:
@@ -148,26 +135,6 @@ def _read(path: Path, settings: Line) -> RunLog:
     if without_norms == len(rounds):
         raise ValueError(f"{path}: has no update norms")
     return RunLog(path, settings, rounds)
-
-
-class _OlderSizes:
-    """The used sizes of a history that holds only claims: those of before the guard had levels."""
-
-    def __init__(self, settings: Line) -> None:
-        self._file = str(settings.get("client_sizes", ""))
-        self._guard = GuardSettings(level="strict") if settings.get("guard", True) else None
-        self._overrides: Floats = np.empty(0)
-        self._claimed: Floats = np.empty(0)
-
-    def after(self, line: Line) -> Floats:
-        """Return the sizes (M,) after a line of the type ``roster`` or ``sizes``."""
-        if line["type"] == "roster":
-            declared = read_client_sizes(self._file)
-            self._overrides = np.array([declared.get(each, nan) for each in line["client_ids"]])
-            self._claimed = _floats(line["client_sizes"])
-        else:
-            self._claimed[line["clients"]] = _floats(line["client_sizes"])
-        return believed_sizes(self._claimed, self._overrides, self._guard)
 
 
 def _absent(line: Line, num_clients: int) -> Any:
@@ -206,8 +173,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
         expected = counts / (counts.sum() * probabilities)
         if np.abs(importance / expected - 1).max() > DIFFERENCE:
             raise ValueError(
-                f"{path}: round {line['round']}: the weights do not follow from the data sizes in the "
-                "history (if the history has no used_sizes, the file client-sizes must be that of the run)"
+                f"{path}: round {line['round']}: the weights do not follow from the data sizes in the history"
             )
     scale = int(replied.sum()) / max(1, int(known.sum()))
     return LoggedRound(

@@ -1,22 +1,17 @@
 """What `cohort selectors` shows: the selectors, what each needs, and the settings of one selector."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from strategies.selectors.base import Selector
 from strategies.selectors.checks import interval
 from strategies.selectors.flics.groups import GroupNumbers
 from strategies.selectors.registry import available, selector_type
-from strategies.selectors.settings import Schedule
-
-if TYPE_CHECKING:
-    from strategies.selectors.base import Selector
-    from strategies.selectors.settings import Setting, SettingValue
+from strategies.selectors.settings import Schedule, Setting, SettingValue
 
 _UNBIASED = {"round": "each round", "long-run": "over time", "none": "no"}
 _POLLED = {

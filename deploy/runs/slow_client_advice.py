@@ -1,23 +1,17 @@
 """Advice about slow clients: reads the durations in a run's history, and suggests settings that help."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from server.history import RunHistory
+from server.history import Line, RunHistory
 from strategies.advice import Waiting, waiting
+from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Buffered, Faults
 from strategies.selectors import selector_type
 from strategies.server_steps.compatibility import check_buffered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from server.history import Line
-    from strategies.numerics.arrays import Floats, Ints
 
 FEWEST = 20  # there is no advice from fewer durations
 IDLE, MISSING, STALE = 0.2, 0.1, 0.01

@@ -1,7 +1,5 @@
 """The trials of a comparison: makes them from settings, checks settings and data, saves run.json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -235,6 +233,12 @@ def run_folder(run: str) -> Path:
     return plans[-1].parent.absolute()
 
 
+def short_path(path: Path) -> str:
+    """Return the path relative to the working directory if it lies below that directory, else absolute."""
+    absolute = path.absolute()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+
+
 def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
     """Write the settings of a comparison's trials into its folder (see `PLAN`)."""
     settings = {
@@ -292,8 +296,6 @@ def read_plan(folder: Path) -> list[Trial]:
             wrong = "; ".join(str(error).splitlines())
             raise ValueError(f"{folder / PLAN}: cannot be used: trial = {trial.name!r}: {wrong}") from None
         trial.history.read(skip_damaged=True)
-        if trial.history.settings.get("guard") == "strict":  # a run of before the guard had levels says true
-            trial.run_config["guard"] = "strict"
     return trials
 
 

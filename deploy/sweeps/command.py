@@ -12,6 +12,7 @@ from rich.console import Console
 
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.trial_statistics import number
+from deploy.runs.trials import short_path
 from deploy.sweeps.grid import PlannedTrial, Sweep, axes_of, planned_trials, read_sweep
 from deploy.sweeps.jobs import finished, on_this_machine, shown
 from deploy.sweeps.statistics import Result
@@ -137,7 +138,8 @@ def _run(
     where = "on Ray" if on == "ray" else f"{min(workers, max(1, len(waiting)))} at a time"
     kept = f"; {len(outcomes)} are finished already" if outcomes else ""
     console.print(
-        f"{counted(len(places), 'trial')}, {where}; all files go to {_short(folder)}{kept}", soft_wrap=True
+        f"{counted(len(places), 'trial')}, {where}; all files go to {short_path(folder)}{kept}",
+        soft_wrap=True,
     )
     problems: list[str] = []
     stopped: str = ""
@@ -177,7 +179,9 @@ def _run(
         console.print(table(cells(results)))
         for line in sentences(paired_tests(results, read.baseline)):
             console.print(line)
-        console.print(f"results    {', '.join(f'{_short(folder)}/{name}' for name in names)}", soft_wrap=True)
+        console.print(
+            f"results    {', '.join(f'{short_path(folder)}/{name}' for name in names)}", soft_wrap=True
+        )
     for problem in problems:
         typer.echo(problem, err=True)
     if stopped:
@@ -194,11 +198,6 @@ def _list(places: dict[str, tuple[PlannedTrial, Job]]) -> None:
 
 def _label(each: PlannedTrial) -> str:
     return " ".join(filter(None, [each.selector, each.case, f"seed {each.seed}"]))
-
-
-def _short(path: Path) -> str:
-    """Return the path relative to the working directory if it lies below that directory, else absolute."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _fail(message: str, code: int) -> NoReturn:

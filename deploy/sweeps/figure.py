@@ -1,17 +1,11 @@
 """The figure of a sweep: for each combination of settings, the accuracy with each selector."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from deploy.sweeps.statistics import Cell, Result
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from deploy.sweeps.statistics import Cell, Result
 
 
 def draw(found: Sequence[Cell], results: Sequence[Result], path: Path) -> None:

@@ -5,14 +5,13 @@ axis: the sweep has a trial for each combination of the values of all axes. Sett
 tables ``[[case]]``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from deploy.engines.batched import check_batched
 from deploy.engines.simulated_availability import check_availability
@@ -21,9 +20,6 @@ from deploy.flower.config import ConfigValue, default_config
 from deploy.runs.seed_statistics import MOST, parse_seeds
 from deploy.runs.trials import PATHS, Trial, check_clients, check_data, groups_of, plan
 from strategies.selectors.checks import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 CASE, NAME, BASELINE, IMPORT = "case", "name", "baseline", "import"
 OWN = (CASE, BASELINE, IMPORT)  # keys of the file that are no settings of a run

@@ -4,26 +4,21 @@ A result is used again only if its key is the job's. The key is a digest of ever
 result, so an interrupted command goes on where it stopped, and an edit repeats what it changed.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, as_completed
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deploy.json_text import parse_json
 from deploy.processes.groups import end_with_parent
 from strategies import extensions
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from rich.console import Console
 
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 

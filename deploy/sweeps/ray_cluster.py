@@ -1,21 +1,17 @@
 """Trains the trials of a sweep on a Ray cluster."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from deploy.processes.ray_token import ray_token
 from deploy.sweeps.jobs import Ended
 from deploy.sweeps.trial_worker import RESULT, Job, execute_elsewhere, ship
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 ADDRESS = "RAY_ADDRESS"  # the environment variable with the address of a Ray cluster
 AHEAD = 4  # jobs that are submitted to Ray for each of its CPUs

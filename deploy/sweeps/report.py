@@ -1,12 +1,12 @@
 """The files of a sweep's results: CSV, JSON, Markdown and a figure; and the table in the terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -15,10 +15,6 @@ from deploy.runs.seed_statistics import Interval
 from deploy.runs.trial_statistics import number
 from deploy.sweeps.statistics import LEVEL, METRICS, Cell, PairedTest, Result, cells, paired_tests
 from strategies.checkpoint import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 VALUES = (
     *("accuracy", "loss", "last_accuracy", "last_loss", "train_loss"),

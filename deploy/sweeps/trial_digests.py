@@ -6,31 +6,24 @@ batched simulation runs, the versions of the packages that affect the numbers, a
 imports.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import tasks
 from deploy.flower.app_folder import app_folder
-from deploy.flower.config import default_config
+from deploy.flower.config import ConfigValue, default_config
 from deploy.runs.trials import PATHS
 from deploy.sweeps.source_digests import closure, digest, package_version
 from strategies import extensions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from deploy.flower.config import ConfigValue
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "flwr", "flwr-datasets")
 WITHOUT_EFFECT = ("output-dir", "resume", "track")  # settings that do not change a result

@@ -1,7 +1,5 @@
 """One trial of a sweep, in a worker: a process of this machine, or of a Ray cluster."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sys

@@ -4,8 +4,6 @@ Clients verify the SuperLink by its TLS certificate. The SuperLink identifies ea
 of clients use the elliptic curve P-256, those of authorities and SuperLinks P-384.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import shlex
@@ -16,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -63,7 +60,7 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     authority = (
         _builder(_AUTHORITY_NAME, _AUTHORITY_NAME, public_key, public_key, validity)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(authority_key, hashes.SHA384())
     )
     files = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
@@ -122,7 +119,7 @@ def _sign_server(authority_key: ec.EllipticCurvePrivateKey, names: Iterable[str]
     certificate = (
         _builder(subject, _AUTHORITY_NAME, key.public_key(), authority_key.public_key(), VALIDITY)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .sign(authority_key, hashes.SHA384())
@@ -144,40 +141,13 @@ def write_client_key(folder: Path, name: str) -> Path:
     NAME.pub, for `flwr supernode register`.
     """
     # The SuperLink verifies a signature for each request. With P-384, it would need a tenth more CPU time.
-    return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
-
-
-def import_client_key(folder: Path, name: str, private: str) -> Path:
-    """Write the key pair of a client whose private key was made elsewhere. See `write_client_key`.
-
-    `folder`, `name`: as in `write_client_key`. `private`: the private key in OpenSSH format.
-
-    Returns as in `write_client_key`.
-    """
-    return _write_pair(folder, name, _read_client_key(private))
-
-
-def _read_client_key(private: str) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_ssh_private_key(private.encode(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"the private key cannot be read: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the private key must be an elliptic-curve key")
-    return key
-
-
-def _public_line(key: ec.EllipticCurvePrivateKey) -> str:
+    key = ec.generate_private_key(ec.SECP256R1())
     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    return key.public_key().public_bytes(*form).decode()
-
-
-def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Path:
+    public = key.public_key().public_bytes(*form).decode()
     private_folder(folder)
-    path = folder / name
-    write_private(path, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
-    path.with_name(f"{name}.pub").write_text(f"{_public_line(key)}\n")
-    return path
+    write_private(folder / name, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
+    (folder / f"{name}.pub").write_text(f"{public}\n")
+    return folder / name
 
 
 def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -> bool:
@@ -246,20 +216,12 @@ def _builder(
     )
 
 
-def _key_usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+def _key_usage(*uses: str) -> x509.KeyUsage:
+    kinds = (
+        *("digital_signature", "key_cert_sign", "crl_sign", "content_commitment", "key_encipherment"),
+        *("data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
     )
+    return x509.KeyUsage(**{kind: kind in uses for kind in kinds})
 
 
 def _general_name(name: str) -> x509.GeneralName:

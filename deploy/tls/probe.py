@@ -1,7 +1,5 @@
 """Checks whether a server can be reached over TLS, and from which address. Uses the standard library only."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Mapping

@@ -5,12 +5,8 @@ without a field that `_NEEDED` names for its type, is damaged as a whole. Some o
 default. Unknown fields and types of lines are not checked.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 LARGEST = 1e50
 """A larger number is read as null, as if it were not finite: a sum of squares could overflow."""
@@ -42,12 +38,6 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
-
-
-def _guard(value: Any) -> str | bool:
-    if isinstance(value, str):
-        return value
-    return "strict" if _flag(value) else False  # before the guard had levels, it had strict rules
 
 
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
@@ -90,7 +80,6 @@ _RUN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
     ),
-    "guard": _guard,
 }
 _ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
     "client_ids": _texts,
@@ -177,14 +166,15 @@ def checked(line: Any) -> dict[str, Any]:
                 found[name] = read(line[name])
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
-    match kind:
-        case "round":
-            return _aligned(found)
-        case "roster":
-            found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
-            _same_length(found, "client_ids", ("client_sizes", "client_groups", "used_sizes"))
-        case "sizes":
-            _same_length(found, "clients", ("client_sizes", "used_sizes"))
+    if kind == "round":
+        return _aligned(found)
+    if kind in ("roster", "sizes"):
+        found.setdefault("used_sizes", found["client_sizes"])
+    if kind == "roster":
+        found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
+        _same_length(found, "client_ids", ("client_sizes", "client_groups", "used_sizes"))
+    elif kind == "sizes":
+        _same_length(found, "clients", ("client_sizes", "used_sizes"))
     return found
 
 

@@ -1,15 +1,11 @@
 """Parses the lines of a history, and refuses a history of another version."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from strategies.json_text import parse_json
 
 from .field_checks import checked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE_NAME = "history.jsonl"
 TOLD_TO_END = "told to end"  # `reason` in the last line of a run that somebody stopped

@@ -1,23 +1,15 @@
 """Reads the whole history of a run and keeps its rounds, for tables, figures and advice."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from flwr.common import log
 
 from strategies.reporters.round_line import printable_line
 
-from .parsing import FILE_NAME, TOLD_TO_END, VersionError, parsed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .parsing import Line
-
+from .parsing import FILE_NAME, TOLD_TO_END, Line, VersionError, parsed
 
 # The damaged lines of which this process has warned. A command may read the same history several times.
 _WARNED_OF: set[str] = set()
@@ -50,10 +42,9 @@ class RunHistory:
         return f"{name} ({given})" if given else name
 
     @property
-    def used_sizes(self) -> list[float] | None:
-        """(M,) the data sizes that the server uses; None if the history lacks them, as older ones do."""
-        mean = self._mean_size
-        return None if mean is None else [mean if size is None else size for size in self._used_sizes]
+    def used_sizes(self) -> list[float | None]:
+        """(M,) the data sizes that the server uses; None where no size is known."""
+        return [self._mean_size if size is None else size for size in self._used_sizes]
 
     @property
     def trained(self) -> list[Line]:
@@ -142,17 +133,15 @@ class RunHistory:
                 self.client_ids = line["client_ids"] + self.client_ids[count:]
                 self.client_groups = line["client_groups"] + self.client_groups[count:]
                 self.client_sizes = [*map(_size, line["client_sizes"]), *self.client_sizes[count:]]
-                own = line.get("used_sizes") or [None] * count
-                self._used_sizes, self._mean_size = own + self._used_sizes[count:], line.get("mean_size")
+                self._used_sizes = line["used_sizes"] + self._used_sizes[count:]
+                self._mean_size = line.get("mean_size")
             case "sizes":
                 self._check_clients(line)
                 if not self.client_ids:
                     raise ValueError("there is no roster yet")
-                for client, size in zip(line["clients"], line["client_sizes"], strict=True):
-                    self.client_sizes[client] = _size(size)
-                if "used_sizes" in line:
-                    for client, used in zip(line["clients"], line["used_sizes"], strict=True):
-                        self._used_sizes[client] = used
+                sizes = zip(line["clients"], line["client_sizes"], line["used_sizes"], strict=True)
+                for client, size, used in sizes:
+                    self.client_sizes[client], self._used_sizes[client] = _size(size), used
                 self._mean_size = line.get("mean_size")
             case "round":
                 self._check_clients(line)

@@ -1,16 +1,9 @@
 """Follows the history of a run in little memory: reads its new lines, and keeps none of them."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from .parsing import undamaged
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .parsing import Line
+from .parsing import Line, undamaged
 
 
 class Tail:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from flwr.common import log
 
+from strategies import RoundRecord
 from strategies.checkpoint import replacing
 from strategies.clients.printable import counted
 from strategies.reporters.round_line import encoded, round_line
 
-from .parsing import TOLD_TO_END, VERSION, read_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from strategies import RoundRecord
-
-    from .parsing import Line
+from .parsing import TOLD_TO_END, VERSION, Line, read_lines
 
 KEPT = 16 * 1024 * 1024
 """The most bytes of lines that wait in memory while the disk is full. If more wait, the oldest are lost,

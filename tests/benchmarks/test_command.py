@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.disturbed import differences, faults
 from benchmarks.experiments import EXPERIMENTS, SELECTION
 from benchmarks.experiments.forecast.streams import STREAMS
 from benchmarks.experiments.osmd import section_f
@@ -34,7 +33,6 @@ COMMANDS = (
     "throughput",
     "over-selection",
     "time-to-accuracy",
-    "disturbed",
     "advice",
 )
 
@@ -129,20 +127,6 @@ def test_advice_is_measured_on_every_stream() -> None:
         len(STREAMS),
         len(STREAMS),
     ]
-
-
-def test_faults_are_counted_and_accuracies_compared() -> None:
-    found = differences([90.0] * 18 + [94.0, 96.0], [80.0] * 18 + [95.0, 95.5])
-    assert (found["difference"], found["difference_of_the_last_tenth"]) == (-0.5, 0.25)
-    line = {"type": "round", "round": 1, "skipped": "", "failures": [{}], "clipped": [], "quarantined": ["a"]}
-    last = {
-        **line,
-        "skipped": "no reply",
-        "clipped": [{"client": "a"}, {"client": "b"}],
-        "quarantined": ["b"],
-    }
-    counted = faults([{"type": "round", "round": 0}, line, last, {"type": "resume"}], {"a"})
-    assert list(counted.values()) == [2, 1, 2, 2, 1, ["b"], 1]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +265,6 @@ def test_the_experiments_are_listed() -> None:
         (("selection", "--seconds", "inf"), "'--seconds': inf is not a finite number."),
         (("throughput", "--seconds", "0"), "'--seconds': 0.0 is not in the range x>0"),
         (("devices", "--megabytes", "-1"), "'--megabytes': -1.0 is not in the range x>0"),
-        (("disturbed", "--first-seed", "-1"), "'--first-seed': -1 is not in the range x>=0"),
     ],
 )
 def test_a_number_out_of_range_is_refused(arguments: tuple[str, ...], message: str) -> None:

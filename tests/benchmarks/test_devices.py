@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.devices.measure import Settings, measure
+from benchmarks.devices.cluster import Settings
+from benchmarks.devices.measure import measure
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -213,8 +213,6 @@ def test_peers_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_engine_module_has_create(name: str) -> None:
+def test_every_engine_has_its_class(name: str) -> None:
     module = ast.parse((ENGINE_FILES / f"{ENGINES[name].module}.py").read_text())
-    assert any(
-        isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "create" for each in module.body
-    )
+    assert any(isinstance(each, ast.ClassDef) and each.name == ENGINES[name].kind for each in module.body)

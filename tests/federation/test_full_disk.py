@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.engines.engine import Engine
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
@@ -59,7 +59,7 @@ def test_a_federation_outlives_a_full_disk(disk: Path, engine: str) -> None:
 
     def follow(running: Engine) -> None:
         with contextlib.suppress(Exception):  # the federation ends before the run does
-            train(running, [trial], Events(print), at_once=False)
+            train(running, [trial], Watcher(print), at_once=False)
 
     def complete(since: float) -> list[dict[str, Any]]:
         return [line for line in watch.rounds_since(since) if line["num_available"] == CLIENTS]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.engines.engine import Engine
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
@@ -49,7 +49,7 @@ def test_all_clients_answer_again_soon_after_a_lock_of_40_s(tmp_path: Path) -> N
 
     def follow(running: Engine) -> None:
         with contextlib.suppress(Exception):  # the federation ends before the run does
-            train(running, [trial], Events(said.append), at_once=False)
+            train(running, [trial], Watcher(said.append), at_once=False)
 
     with federation as running:
         threading.Thread(target=follow, args=(running,), daemon=True).start()

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from deploy.engines.engine import Engine
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
@@ -123,7 +123,7 @@ class Nemesis:
         """Follow the run as `cohort up` does; if it ends too early, resume it as its operator would."""
         for attempt in itertools.count(2):
             try:
-                train(engine, [self._trial], Events(self._say), at_once=False)
+                train(engine, [self._trial], Watcher(self._say), at_once=False)
             except Exception as error:
                 self._problems.append(f"the engine ended: {error!r}")
                 return

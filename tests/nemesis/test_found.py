@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.runs.follow_and_resume import Events, train
+from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial
 from server.history import FILE_NAME, RunHistory
 
@@ -56,7 +56,7 @@ class Attacked:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     attacked = Attacked(tmp_path_factory.mktemp("attacked"))
     with attacked.federation as engine:
-        arguments = (engine, [attacked.trial], Events(print))
+        arguments = (engine, [attacked.trial], Watcher(print))
         threading.Thread(target=train, args=arguments, kwargs={"at_once": False}, daemon=True).start()
         attacked.wait_for_round(120)
         yield attacked

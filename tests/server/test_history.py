@@ -322,15 +322,6 @@ def test_the_history_holds_claimed_and_used_sizes(tmp_path: Path) -> None:
     assert "k claims the data size 10000000000" in warnings[1]
 
 
-def test_the_guard_of_a_history_is_a_level(tmp_path: Path) -> None:
-    """Before the guard had levels, its rules were those of the level strict."""
-    for value, level in ((True, "strict"), (False, False), ("sane", "sane")):
-        path = tmp_path / "history.jsonl"
-        path.write_text(json.dumps({"type": "run", "version": VERSION, **RUN, "guard": value}) + "\n")
-        (line,) = read_lines(path)
-        assert line["guard"] == level
-
-
 def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Path) -> None:
     node = measures(
         {"loss": [1.0, 2.0], "accuracy": 0.5, "x" * 100: [3.0], **{f"m{n}": 1 for n in range(90)}}

@@ -1,37 +1,27 @@
 """The compared engines. The file of an engine has the code that a user of the engine would write."""
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
 
 
-class Engine(Protocol):
-    """A federation that trains on command. Each engine's module has such a class, under the name `create`.
+class Engine:
+    """A federation that trains on command.
 
-    Parameters
-    ----------
-    workload : Workload
-        The workload to train.
-    data : FederatedData
-        The samples of the workload's clients.
-    folder : Path
-        Folder from which other processes can load the samples with `workloads.load`.
+    It is made from the workload, the samples of the workload's clients, and the folder from which other
+    processes can load the samples with `workloads.load`.
     """
 
-    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None: ...
-
     def run(self, rounds: int) -> None:
-        """Run the next `rounds` rounds, of K clients each."""
+        """Run the next `rounds` rounds, at least 1, of K clients each."""
+        raise NotImplementedError
 
     def model(self) -> Parameters:
         """Return the global model."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """End all threads and processes that the engine has started."""
@@ -40,8 +30,8 @@ class Engine(Protocol):
 class Entry(NamedTuple):
     """The description of an engine, available without importing its module."""
 
-    title: str
     module: str  # name in this package
+    kind: str  # the class in the module
     install: str  # command that installs the packages of the engine
     is_peer: bool = False  # whether it runs in the peers' environment
 
@@ -50,13 +40,13 @@ _SELF = "pip install 'cohort-app[torch]'"
 _PEERS = "python3.11 -m venv .peers && .peers/bin/pip install -r benchmarks/peers.txt"
 
 ENGINES = {
-    "batched": Entry("this project, all clients of a round as one computation", "batched", _SELF),
-    "products": Entry("the matrix products of `batched` alone, without training", "products", _SELF),
-    "in-process": Entry("this project, client by client on its Grid", "in_process", _SELF),
-    "loop": Entry("a plain PyTorch loop", "loop", _SELF),
-    "ray": Entry("Flower's simulation on Ray", "flower_ray", "pip install 'cohort-app[simulation,torch]'"),
-    "pfl": Entry("pfl-research, PyTorch", "pfl_research", _PEERS, is_peer=True),
-    "fedjax": Entry("FedJAX", "google_fedjax", _PEERS, is_peer=True),
+    "batched": Entry("batched", "Batched", _SELF),  # this project, all clients of a round as one computation
+    "products": Entry("products", "Products", _SELF),  # the matrix products of `batched` alone
+    "in-process": Entry("in_process", "InProcess", _SELF),  # this project, client by client on its Grid
+    "loop": Entry("loop", "Loop", _SELF),  # a plain PyTorch loop
+    "ray": Entry("flower_ray", "FlowerRay", "pip install 'cohort-app[simulation,torch]'"),
+    "pfl": Entry("pfl_research", "Pfl", _PEERS, is_peer=True),
+    "fedjax": Entry("google_fedjax", "FedJax", _PEERS, is_peer=True),
 }
 
 
@@ -65,6 +55,6 @@ def create(name: str, workload: Workload, data: FederatedData, folder: Path) -> 
 
     Raises ModuleNotFoundError if a package that the engine needs is missing.
     """
-    module = import_module(f"{__name__}.{ENGINES[name].module}")
-    engine: Engine = module.create(workload, data, folder)
+    entry = ENGINES[name]
+    engine: Engine = getattr(import_module(f"{__name__}.{entry.module}"), entry.kind)(workload, data, folder)
     return engine

@@ -1,22 +1,16 @@
 """The batched simulator of this project, which trains the selected clients as one computation."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
-from benchmarks.throughput.workloads import HORIZON
-from simulation.kernels import MLP, Softmax
+from benchmarks.throughput.workloads import HORIZON, Parameters, Workload
+from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
+from tasks.federated_data import FederatedData
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from simulation.kernels import Kernel
-    from tasks.federated_data import FederatedData
+from . import Engine
 
 
-class Batched:
+class Batched(Engine):
     """The simulator with Adaptive-OSMD, which learns from each round before it selects for the next."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -51,9 +45,3 @@ class Batched:
     def model(self) -> Parameters:
         arrays = [self._simulator.arrays[name] for name in self._names]
         return [values.T if self._transposed else values for values in arrays]
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Batched

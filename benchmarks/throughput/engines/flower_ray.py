@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ray  # noqa: F401 (if Ray is missing, this raises an error; Flower would end the process)
 import torch
@@ -17,16 +16,11 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from benchmarks.throughput.workloads import Workload, load
+from benchmarks.throughput.workloads import Parameters, Workload, load
+from tasks.federated_data import FederatedData
 
 from . import sgd
 from .gate import ENDLESS, Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.throughput.workloads import Parameters
-    from tasks.federated_data import FederatedData
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +63,7 @@ class _Strict(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class FlowerRay:
+class FlowerRay(Gate):
     """FedAvg over clients drawn uniformly, with one CPU per client."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -98,17 +92,8 @@ class FlowerRay:
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
             )
 
-        self._gate = Gate(serve)
-
-    def run(self, rounds: int) -> None:
-        self._gate.run(rounds)
+        super().__init__(serve)
 
     def model(self) -> Parameters:
-        self._network.load_state_dict(self._gate.arrays.to_torch_state_dict())
+        self._network.load_state_dict(self.arrays.to_torch_state_dict())
         return sgd.parameters(self._network)
-
-    def close(self) -> None:
-        self._gate.close()
-
-
-create = FlowerRay

@@ -1,15 +1,12 @@
 """An endless run of a Flower strategy that pauses until it is commanded to run more rounds."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from flwr.app import ArrayRecord
 
-    from flwr.app import ArrayRecord
+from . import Engine
 
 ENDLESS = 1_000_000_000  # number of rounds of a run that ends only when it is closed
 
@@ -18,20 +15,12 @@ class _Closed(Exception):  # noqa: N818 (nothing is wrong)
     """Raised inside the strategy to end the run."""
 
 
-class Gate:
-    """Runs a strategy in a thread, and pauses it between blocks of rounds.
+class Gate(Engine):
+    """An engine that runs a strategy in a thread, and pauses it between blocks of rounds.
 
-    Parameters
-    ----------
-    serve : callable
-        Function that starts a strategy for `ENDLESS` rounds. Its argument is the ``evaluate_fn`` of the
-        strategy. Flower calls the ``evaluate_fn`` before round 1 and after each round; the gate pauses the
-        run in such a call.
-
-    Attributes
-    ----------
-    arrays : ArrayRecord
-        The global model at the last pause.
+    `serve` starts a strategy for `ENDLESS` rounds. Its argument is the ``evaluate_fn`` of the strategy, which
+    Flower calls before round 1 and after each round; the gate pauses the run in such a call. `arrays`: the
+    global model at the last pause.
     """
 
     def __init__(self, serve: Callable[[Callable[[int, ArrayRecord], None]], None]) -> None:
@@ -44,15 +33,10 @@ class Gate:
         self._wait()
 
     def run(self, rounds: int) -> None:
-        """Let the strategy run `rounds` more rounds, at least 1, and wait until they are done.
-
-        Raises RuntimeError if the strategy raised an exception.
-        """
         self._asked.put(rounds)
         self._wait()
 
     def close(self) -> None:
-        """End the run."""
         self._asked.put(None)
         self._thread.join()
 

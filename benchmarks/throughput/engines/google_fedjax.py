@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -13,18 +13,17 @@ import jax  # type: ignore[import-not-found]
 import jax.numpy as jnp  # type: ignore[import-not-found]
 import numpy as np
 
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
+
+from . import Engine
+
 jax.tree_map = jax.tree_util.tree_map  # FedJAX calls the function by this name, which newer JAX removed
 
 import fedjax  # type: ignore[import-not-found]  # noqa: E402
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
-
-
-class FedJax:
+class FedJax(Engine):
     """FedAvg over clients drawn uniformly, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -63,9 +62,3 @@ class FedJax:
 
     def model(self) -> Parameters:
         return [np.asarray(each) for each in self._state.params]
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = FedJax

@@ -1,31 +1,23 @@
 """The strategy of this project with a NumPy ClientApp on the in-process Grid, one client after another."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from benchmarks.throughput.workloads import HORIZON
+from benchmarks.throughput.workloads import HORIZON, Parameters, Workload
 from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
 from strategies.options import Polling
+from strategies.rounds.record import RoundRecord
 from tasks.base import batches
-from tasks.federated_data import Dataset
+from tasks.federated_data import Dataset, FederatedData
 
 from .gate import ENDLESS, Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from strategies.rounds.record import RoundRecord
-    from tasks.federated_data import FederatedData
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:
@@ -87,7 +79,7 @@ def _record(model: Parameters) -> ArrayRecord:
     return record
 
 
-class InProcess:
+class InProcess(Gate):
     """Selects by Adaptive-OSMD with its experts, so that the aggregate is unbiased."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -109,16 +101,7 @@ class InProcess:
             )
             strategy.start(grid, _record(workload.initial()), ENDLESS, evaluate_fn=pause)
 
-        self._gate = Gate(serve)
-
-    def run(self, rounds: int) -> None:
-        self._gate.run(rounds)
+        super().__init__(serve)
 
     def model(self) -> Parameters:
-        return [array.numpy() for array in self._gate.arrays.values()]
-
-    def close(self) -> None:
-        self._gate.close()
-
-
-create = InProcess
+        return [array.numpy() for array in self.arrays.values()]

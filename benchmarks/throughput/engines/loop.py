@@ -1,22 +1,17 @@
 """A plain PyTorch loop without a framework, which trains one client after another."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from . import sgd
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
+from . import Engine, sgd
 
 
-class Loop:
+class Loop(Engine):
     """FedAvg over clients drawn uniformly without replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -46,9 +41,3 @@ class Loop:
     def model(self) -> Parameters:
         self._model.load_state_dict(self._global)
         return sgd.parameters(self._model)
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Loop

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,10 @@ from pfl.hyperparam import NNTrainHyperParams  # type: ignore[import-not-found]
 from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]
 from torch.nn.functional import cross_entropy
 
-from . import sgd
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
+from . import Engine, sgd
 
 # Rounds between two evaluations. pfl always evaluates in round 0, which is not measured.
 NEVER = 1_000_000_000
@@ -61,7 +59,7 @@ class _Network(torch.nn.Module):
         return {}
 
 
-class Pfl:
+class Pfl(Engine):
     """FedAvg over clients drawn uniformly with replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -105,9 +103,3 @@ class Pfl:
 
     def model(self) -> Parameters:
         return sgd.parameters(self._network)
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Pfl

@@ -1,22 +1,18 @@
 """The matrix products of the `batched` engine alone: with this BLAS, its training cannot take less time."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from benchmarks.throughput.workloads import Parameters, Workload
+from tasks.federated_data import FederatedData
 
-    from numpy.typing import NDArray
-
-    from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated_data import FederatedData
+from . import Engine
 
 
-class Products:
+class Products(Engine):
     """Multiplies float32 matrices of the workload's shapes, one client after another, and learns nothing.
 
     A step of a client multiplies, as `simulation.kernels.dense` does: for each layer, the inputs by the
@@ -54,9 +50,3 @@ class Products:
 
     def model(self) -> Parameters:
         raise RuntimeError("the matrix products alone train no model")
-
-    def close(self) -> None:
-        """Do nothing: the engine started no threads or processes."""
-
-
-create = Products

@@ -1,17 +1,13 @@
 """Local training in PyTorch as a user would write it, with plain SGD on shuffled mini-batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-if TYPE_CHECKING:
-    from benchmarks.throughput.workloads import Parameters, Workload
+from benchmarks.throughput.workloads import Parameters, Workload
 
 torch.set_num_threads(1)
 

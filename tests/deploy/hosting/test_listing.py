@@ -47,15 +47,15 @@ def test_shares_are_those_of_the_updates_that_were_used(tmp_path: Path) -> None:
         line(4, {"c": None}),
     )
     assert shares(history) == {
-        "a": Share(3, 1, 0.375, 1.0),
-        "b": Share(2, 2, 0.625, 1.0),
-        "c": Share(2, 1, 0.0, 1.0),
+        "a": Share(3, 1, 0.375, 1.0, 1.0),
+        "b": Share(2, 2, 0.625, 1.0, 1.0),
+        "c": Share(2, 1, 0.0, 1.0, 1.0),
     }
-    nobody = dict.fromkeys("abc", Share(claimed_size=1.0))
+    nobody = dict.fromkeys("abc", Share(claimed_size=1.0, used_size=1.0))
     assert shares(write_run(tmp_path / "empty")) == nobody
     edited = line(1, {"a": 1.0})
     del edited["weights"]
-    assert shares(write_run(tmp_path / "edited", edited)) == {**nobody, "a": Share(1, 1, 0.0, 1.0)}
+    assert shares(write_run(tmp_path / "edited", edited)) == {**nobody, "a": Share(1, 1, 0.0, 1.0, 1.0)}
 
 
 @pytest.fixture

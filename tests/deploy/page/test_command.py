@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.hosting.server import Server
-from deploy.page.secret_link import shown_address
+from deploy.page.secret_link import kept_token, shown_address
 
 from .test_http_interface import write
 from .test_run_sources import lines_of
@@ -72,6 +72,6 @@ def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
 def test_a_server_keeps_the_address_of_its_page(tmp_path: Path) -> None:
     server = Server(tmp_path, hosts=("localhost",))
     server.save()
-    token = server.page_token()
-    assert Server.load(tmp_path).page_token() == token
+    token = kept_token(server.page_secret)
+    assert kept_token(Server.load(tmp_path).page_secret) == token
     assert (tmp_path / "pki" / "page.secret").stat().st_mode & 0o077 == 0

@@ -91,16 +91,6 @@ def test_a_damaged_round_is_refused_with_the_name_of_the_file(
     assert "history.jsonl: " in result.output  # the lines are left out, or contradict each other
 
 
-def test_a_foreign_history_cannot_make_advise_read_a_device_without_end(edited: Callable[..., Path]) -> None:
-    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        first, *others = before_levels(all_lines)
-        return [{**first, "client_sizes": "/dev/zero"}, *others]
-
-    result = cohort("advise", edited(change))
-    assert result.exit_code == 2
-    assert "client-sizes = '/dev/zero': must be a file" in result.output
-
-
 def test_json_is_all_that_is_printed(comparison: Path) -> None:
     result = cohort("advise", comparison, "--json")
     assert result.exit_code == 0, result.output
@@ -200,22 +190,6 @@ def other_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return all_lines
 
 
-def other_older_sizes(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for line in before_levels(all_lines):
-        if line["type"] == "roster":
-            line["client_sizes"] = line["client_sizes"][::-1]
-    return all_lines
-
-
-def before_levels(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Change the lines to those of a history of before the guard had levels."""
-    for line in all_lines:
-        for name in ("used_sizes", "mean_size"):
-            line.pop(name, None)
-    all_lines[0]["guard"] = True
-    return all_lines
-
-
 def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in all_lines:
         if line["type"] == "roster":
@@ -232,7 +206,6 @@ def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (few_rounds, "has 4 round(s) with norms in which a selector must leave clients out; at least 10"),
         (one_client, "has one client, so there is nothing to select"),
         (other_sizes, "the weights do not follow from the data sizes in the history"),
-        (other_older_sizes, "the weights do not follow from the data sizes in the history"),
         (without("roster"), "has no roster line before round 1"),
         (without("run"), "its first line, the settings of the run, is missing"),
         (each_round(update_norms=lambda line: [None] * len(line["clients"])), "has no update norms"),
@@ -260,17 +233,11 @@ def test_the_log_of_a_simulation_of_many_clients_can_be_studied(
     arguments = ("--clients", 200, "--rounds", 12, "--per-round", 10, "--out", tmp_path / "run", "--quiet")
     result = cohort("simulate", *arguments, "--selector", "md", "--set", f"guard={guard}")
     assert result.exit_code == 0, result.output
-    before = log_of(tmp_path / "run")
     assert cohort("advise", tmp_path / "run").exit_code == 0
     all_lines = lines(tmp_path / "run" / "md")
     (roster,) = (line for line in all_lines if line["type"] == "roster")
     assert (roster["used_sizes"] == roster["client_sizes"]) == (guard == "sane")
     assert all_lines[0]["guard"] == guard
-    if guard == "strict":  # the rules of histories of before the guard had levels, which lack used sizes
-        text = "".join(json.dumps(line) + "\n" for line in before_levels(all_lines))
-        (tmp_path / "run" / "md" / "history.jsonl").write_text(text)
-        for now, then in zip(log_of(tmp_path / "run"), before, strict=True):
-            np.testing.assert_allclose(now.sizes, then.sizes, rtol=1e-12)
 
 
 def test_a_field_that_is_missing_is_named(edited: Callable[..., Path]) -> None:

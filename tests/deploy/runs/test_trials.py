@@ -1,6 +1,5 @@
 """The plan of a run, from which its trials are resumed."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.runs.trials import LARGEST_PLAN, Trial, new_run_folder, read_plan, with_absolute_paths, write_plan
-from server.history import VERSION, RunHistory
+from server.history import RunHistory
 
 CONFIG = {
     "selector": "md",
@@ -131,17 +130,3 @@ def test_a_plan_whose_trial_has_a_wrong_setting_is_refused_in_one_line(
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{tmp_path / 'run.json'}: cannot be used: trial = 'md': {message}")
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(("of_run", "level"), [(True, "strict"), ("sane", None), (False, None)])
-def test_a_run_of_before_the_guard_had_levels_resumes_with_its_rules(
-    tmp_path: Path, of_run: str | bool, level: str | None
-) -> None:
-    config = {**CONFIG, "output-dir": str(tmp_path / "md")}
-    trial = Trial("md", config, RunHistory(tmp_path / "md" / "history.jsonl"))
-    write_plan(tmp_path, [trial], "cluster")
-    (tmp_path / "md").mkdir()
-    line = {"type": "run", "version": VERSION, "selector": "md", "guard": of_run}
-    (tmp_path / "md" / "history.jsonl").write_text(json.dumps(line) + "\n")
-    (again,) = read_plan(tmp_path)
-    assert again.run_config.get("guard") == level
