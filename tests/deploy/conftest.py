@@ -42,9 +42,8 @@ def _migrated_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_presence_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The threads of a test's own duties mark no node and log nothing once the test is over."""
+@pytest.fixture(scope="module", autouse=True, name="presences")
+def _presences_of_the_module() -> Iterator[list[presence.Presence]]:
     made: list[presence.Presence] = []
     init = presence.Presence.__init__
 
@@ -52,9 +51,19 @@ def _no_presence_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         init(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(presence.Presence, "__init__", remember)
-    yield
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(presence.Presence, "__init__", remember)
+        yield made
     for each in made:
+        each._closing = True
+
+
+@pytest.fixture(autouse=True)
+def _no_presence_is_left(presences: list[presence.Presence]) -> Iterator[None]:
+    """The threads of a test's own duties mark no node and log nothing once the test is over."""
+    before = len(presences)  # those of the module's fixtures
+    yield
+    for each in presences[before:]:
         each._closing = True
 
 
