@@ -76,18 +76,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def server_up(folder: Path, program: Path = COHORT) -> Iterator[Path]:
+def server_up(folder: Path, program: Path = COHORT, host: str = "localhost") -> Iterator[Path]:
     """Run a server for devices on this machine: a new one, or the one of this folder again."""
     options: tuple[str, ...] = ()
     if not folder.exists():
         port, control = free_ports(2)
-        options = ("--host", "localhost", "--listen", "127.0.0.1")
+        options = ("--host", host, "--listen", "127.0.0.1")
         options += ("--port", str(port), "--control-port", str(control))
     log = folder.with_name(f"{folder.name}.log")
     log.unlink(missing_ok=True)
     up = Running(log, "server", "up", "--dir", str(folder), *options, program=[str(program)])
     try:
-        up.wait_for("up at localhost:")
+        up.wait_for(f"up at {host}:")
         yield folder
     finally:
         up.end()

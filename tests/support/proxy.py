@@ -1,4 +1,4 @@
-"""A TCP proxy between a SuperNode and its SuperLink that can be a bad network."""
+"""Proxies between a SuperNode and its SuperLink: one of TCP that can be a bad network, and an HTTP proxy."""
 
 import contextlib
 import ctypes
@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 import time
+from base64 import b64encode
 
 from deploy.fleet.gate.connection_gate import unacknowledged
 from deploy.processes.groups import wait_until
@@ -162,6 +163,32 @@ class Proxy:
             self._pairs.remove(pair)
         for each in pair:
             _reset(each)
+
+
+class HttpProxy(Proxy):
+    """An HTTP proxy with a password, whose tunnels all lead to one port, whatever host they ask for."""
+
+    LOGIN = "ward:p%40ss"  # as in an address; the password is p@ss
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target)
+        self.asked: list[str] = []  # the first lines of the requests with the right password
+        self.url = f"http://{self.LOGIN}@127.0.0.1:{self.port}"
+
+    def _connect(self, client: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head and (part := client.recv(CHUNK)):
+            head += part
+        first, *headers = head.decode().split("\r\n")
+        if "basic " + b64encode(b"ward:p@ss").decode() not in [
+            value.replace("Basic", "basic") for _, _, value in (each.partition(": ") for each in headers)
+        ]:
+            client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            client.close()
+            return
+        self.asked.append(first)
+        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        super()._connect(client)
 
 
 def _reset(connection: socket.socket) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ...support.devices import Running, cohort, run_cli, server_up
 from ...support.processes import linux, memory_alone, processes_of, running, wait_for
+from ...support.proxy import HttpProxy
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +137,22 @@ def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
     assert left
     device.process.kill()
     wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} still run")
+
+
+@pytest.mark.network
+def test_a_device_behind_an_http_proxy_joins_and_trains(
+    join: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "federation").mkdir()
+    with server_up(tmp_path / "federation" / "server", host="fl.example.org") as server:
+        proxy = HttpProxy(json.loads((server / "server.json").read_text())["port"])
+        cohort("server", "invite", "ward-1", "--out", str(tmp_path / "ward-1.invitation"), folder=server)
+        with monkeypatch.context() as environment:
+            environment.setenv("https_proxy", proxy.url)
+            device = join("ward-1", "--invitation", str(tmp_path / "ward-1.invitation"), "--partition", "0/1")
+            device.wait_for("online as ward-1")
+        settings = ("num-clients=1", "clients-per-round=1", "num-rounds=1", "selector=uniform")
+        cohort("server", "run", *(word for each in settings for word in ("--set", each)), folder=server)
+        assert [line["client_ids"] for line in rounds(server)] == [["ward-1"]]
+        assert proxy.asked
+        proxy.close()
