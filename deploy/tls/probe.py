@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import proxy_bypass_environment
 
 CONNECT_TIMEOUT = 10.0  # s
 HTTP = 80  # the port of a proxy that names none
@@ -141,12 +140,13 @@ def proxy_for(host: str) -> SplitResult | None:
     ``http_proxy``, unless ``no_grpc_proxy`` or ``no_proxy`` holds the host or the end of its name. This
     machine itself is never reached through a proxy.
     """
-    named = next(filter(None, map(os.environ.get, ("grpc_proxy", "https_proxy", "http_proxy"))), None)
-    direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""
     here = host == "localhost" or host.startswith("127.") or host == "::1"
-    if named is None or here or proxy_bypass_environment(host, {"no": direct}):
-        return None
-    return urlsplit(named)
+    named, direct = (
+        next(filter(None, map(os.environ.get, names)), "")
+        for names in (("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy"))
+    )
+    ends = filter(None, map(str.strip, direct.split(",")))
+    return urlsplit(named) if named and not here and not any(map(host.endswith, ends)) else None
 
 
 class _ProxyError(OSError):
