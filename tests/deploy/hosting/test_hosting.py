@@ -22,6 +22,7 @@ from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import Node, Server, ServerError
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import free_ports
+from deploy.processes.systemd_units import verify
 from deploy.tls import certificates
 
 from ...support.devices import Running, public_key_of
@@ -420,3 +421,31 @@ def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(tm
     finally:
         running.end()
     wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "processes are left")
+
+
+def test_a_server_as_a_service_of_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    up = [
+        "server",
+        "up",
+        "--host",
+        "fl.example.org",
+        "--dir",
+        str(tmp_path / "a server"),
+        "--page",
+        "--systemd",
+    ]
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    refused = CliRunner().invoke(cli, up)
+    assert refused.exit_code == 2
+    assert "--systemd as root: run it as the user who operates the server" in refused.output
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(cli, up)
+    assert done.exit_code == 0, done.output
+    path = tmp_path / "systemd" / "user" / "cohort-server.service"
+    assert f"{path}: written\n" in done.output
+    assert "systemctl --user enable --now cohort-server" in done.output
+    (start,) = [line for line in path.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert start.endswith(f'/cohort server up --dir "{tmp_path}/a server" --page --page-port 9094')
+    assert (tmp_path / "a server" / "pki" / "ca.crt").exists()  # `invite` works before the start
+    assert verify(path, system=False) == ""

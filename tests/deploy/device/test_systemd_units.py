@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.device.cli import unit_of as unit
 from deploy.device.device_folder import Device
-from deploy.device.systemd_unit import unit, verify
+from deploy.processes.systemd_units import verify
 
 
 def test_the_unit_has_the_limits_and_restarts(device: Device) -> None:
