@@ -65,9 +65,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_line_of_the_security_tables_has_a_test() -> None:
-    rows = [
-        line for line in (ROOT / "docs" / "security.md").read_text().splitlines() if line.startswith("| ")
-    ]
+    _, tables = (ROOT / "docs" / "security.md").read_text().split("## How to read the tables")
+    rows = [line for line in tables.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.endswith("| test |")]
     assert len(rows) > 30
     for row in rows:
