@@ -1,23 +1,18 @@
 """The server step of a simulated round by a Flower strategy."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord
 
 from strategies.flower.arrays import to_record
+from strategies.rounds.stages import Outcome
 from strategies.server_steps.replies import contributions_of
+from strategies.server_steps.step import ServerStep, Step
+from tasks.base import Arrays
 
 from .grid import InProcessGrid
-
-if TYPE_CHECKING:
-    from strategies.rounds.stages import Outcome
-    from strategies.server_steps.step import ServerStep, Step
-    from tasks.base import Arrays
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Measured speeds of devices, from FedScale's file ``client_device_capacity`` as JSON, see `device_file`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +31,7 @@ class DeviceSpeeds(NamedTuple):
         found: Floats = PASSES * samples * self.milliseconds / 1000 + megabytes * 8000 / self.kilobits
         return found
 
-    def assigned(self, num_clients: int, seed: int) -> DeviceSpeeds:
+    def assigned(self, num_clients: int, seed: int) -> "DeviceSpeeds":
         """Return the devices (M,) of the clients. A device is used twice only after all were used once.
 
         ``seed`` is the seed of the order of the devices, >= 0.

@@ -1,18 +1,13 @@
 """When clients reply, which clients drop out, and the effect of a deadline; in simulated seconds."""
 
-from __future__ import annotations
-
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
-
-if TYPE_CHECKING:
-    from strategies.rounds.waiting.wait_time import Wait
+from strategies.rounds.waiting.wait_time import Wait
 
 
 class ResponseTimes:

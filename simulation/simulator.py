@@ -9,46 +9,39 @@ they join. For the same numbers here, wrap the availability in `simulation.avail
 Groups are numbered as in `SelectionStrategy`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
+from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
 from strategies.rounds.control_variates import create_variates
 from strategies.rounds.guard.claimed_sizes import ClientSizes, judged_sizes
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord, with_remarks
 from strategies.rounds.seeds import evaluators
+from strategies.rounds.stages import Outcome
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
 from strategies.server_steps.step import ServerStep
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
+from .availability import Availability
 from .flower_step import take_step
-from .kernels import Plan
+from .kernels import Kernel, Plan
+from .response_times import ResponseTimes
 from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training
-
-if TYPE_CHECKING:
-    from flwr.serverapp.strategy import Strategy
-
-    from strategies.numerics.arrays import Floats, Ints
-    from strategies.rounds.stages import Outcome
-
-    from .availability import Availability
-    from .kernels import Kernel
-    from .response_times import ResponseTimes
 
 _MADE_BY = {
     "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",

@@ -1,15 +1,15 @@
 """SelectionStrategy, a Flower Strategy: its arguments, its loop over rounds, and the methods Flower calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import Any, Literal, Never
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from . import selectors
 from .clients.reports import LEARNING_RATE
@@ -33,6 +33,7 @@ from .options import (
     refuse_unknown,
 )
 from .reporters import Reporter, Reporters, RunInfo
+from .rounds.guard.claimed_sizes import ClientSizes
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
 from .run.log_lines import counts_not_logged
@@ -40,12 +41,6 @@ from .run.parts import RunParts
 from .run.round_start import ServerRound
 from .run.saved_progress import Progress
 from .run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from .rounds.guard.claimed_sizes import ClientSizes
 
 
 class SelectionStrategy(Strategy):

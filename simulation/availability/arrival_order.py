@@ -1,7 +1,5 @@
 """Clients that join late, numbered in the order in which they are first available."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from strategies.numerics.arrays import Ints

@@ -1,7 +1,5 @@
 """The interface of all availability processes, and the process "always"."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import numpy as np

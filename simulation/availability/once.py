@@ -1,7 +1,5 @@
 """Each client is available in one round only, as in federations so large that clients never return."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from strategies.numerics.arrays import Ints

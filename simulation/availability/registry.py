@@ -1,7 +1,5 @@
 """All availability processes, by name."""
 
-from __future__ import annotations
-
 from inspect import signature
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A kernel for torch models: `torch.func` turns the training of one client into the training of many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from math import nan

@@ -1,20 +1,15 @@
 """Finds the eligible clients of a round among the clients of a roster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..options import Eligibility, Eligible, Overrides
 from .overrides import Groups
 from .printable import listed
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .roster import Roster
+from .roster import Roster
 
 
 class EligibleClients:

@@ -1,26 +1,20 @@
 """Looks up the operator's declarations (`options.Overrides`) for the clients of a roster."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..json_text import parse_json
 from ..options import GROUPS, Overrides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from ..selectors import Selector
-    from ..selectors.settings import Settings
-    from .roster import Roster
+from ..selectors import Selector
+from ..selectors.settings import Settings
+from .roster import Roster
 
 
 def sizes_of(roster: Roster, declared: Mapping[str, float]) -> NDArray[np.float64]:
@@ -36,7 +30,7 @@ def per_client(
     roster: Roster,
     first: int = 0,
     *,
-    groups: Groups,
+    groups: "Groups",
     reported: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return the selector's settings per client for the clients from index ``first`` on.
@@ -116,7 +110,7 @@ class Groups:
     declared: Mapping[str, str | int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, overrides: Overrides, settings: Settings) -> Groups:
+    def of(cls, overrides: Overrides, settings: Settings) -> "Groups":
         """Return the groups for the settings of a selector and the declarations of the operator."""
         groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
         for client_id, group in groups.declared.items():

@@ -4,19 +4,15 @@ A message holds each array as the bytes of a .npy file. Flower's `Array.numpy` c
 ``Array(values)`` copies them twice. With large models, such copies would take most of the server's memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _NPY = "numpy.ndarray"  # Flower's name for the .npy format
 # Version 1.0 of .npy files, and the longest header that is remembered, in bytes: NumPy pads headers to 128

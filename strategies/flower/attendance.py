@@ -1,30 +1,24 @@
 """Follows which nodes are online, registers them as clients, and waits until enough clients are available."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from logging import INFO, WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
+from ..options import Deadlines, Polling
 from .exchanges import clock_of
 from .status_questions import StatusQuestions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..options import Deadlines, Polling
 
 _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
 _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available clients

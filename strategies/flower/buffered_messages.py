@@ -1,22 +1,15 @@
 """Sends the TRAIN messages of buffered rounds, and awaits their replies over several rounds."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..rounds.waiting.wait_time import LATE
-from .exchanges import NOT_SENT
+from flwr.app import Message
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flwr.app import Message
-
-    from ..rounds.waiting.wait_time import Wait
-    from .exchanges import ExchangeGrid
+from ..rounds.waiting.wait_time import LATE, Wait
+from .exchanges import NOT_SENT, ExchangeGrid
 
 _AFTER_FAILURE = 1.0  # s, the pause if no message could be sent, since the caller tries again at once
 # s, the shortest pause between two looks for replies; and the pause as a share of the time since `_last`.

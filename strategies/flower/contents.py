@@ -1,7 +1,5 @@
 """Finds the records of one kind in the content of a message."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict

@@ -1,26 +1,20 @@
 """Sends messages and waits for replies (`ExchangeGrid`); shows a strategy some nodes only (`NodesGrid`)."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from logging import WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from flwr.app import Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..clients.printable import counted, printable
+from ..rounds.waiting.wait_time import Wait
 from .traffic import Traffic
 from .unreadable_replies import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from flwr.app import Message, RecordDict
-
-    from ..rounds.waiting.wait_time import Wait
 
 
 class Clock(Protocol):
@@ -215,7 +209,7 @@ class ExchangeGrid(GridView):
         self._late = LateReplies()
 
     @classmethod
-    def of(cls, grid: Grid, interval: float) -> ExchangeGrid:
+    def of(cls, grid: Grid, interval: float) -> "ExchangeGrid":
         """Return the grid if it is an `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
         return grid if isinstance(grid, ExchangeGrid) else cls(grid, interval)
 

@@ -1,23 +1,17 @@
 """Averages the clients' metrics with the server strategy's function, and leaves out unusual replies."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Sequence
 from logging import WARNING
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
 from ..clients.printable import LONGEST_NAME, listed, printable
 from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from flwr.app import Message, RecordDict
 
 Answer = TypeVar("Answer")
 MOST_METRICS, MOST_NUMBERS = 100, 1000

@@ -1,16 +1,16 @@
 """Asks candidates for the reports that the selector must know before it selects."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.printable import counted, printable
 from ..clients.reports import (
@@ -24,8 +24,11 @@ from ..clients.reports import (
     UPDATE_SCALES,
     Report,
 )
+from ..clients.roster import Roster
 from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
+from ..rounds.waiting.wait_time import Wait
+from ..selectors import Selector
 from .contents import of_kind
 from .diversities import diversities
 from .exchanges import ExchangeGrid
@@ -38,18 +41,6 @@ from .messages import (
     read_report,
     why_failed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import ArrayRecord
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..rounds.waiting.wait_time import Wait
-    from ..selectors import Selector
-
 
 _EVALUATES = (
     "The clients' app has no %s handler, so the error in that client's log was to be expected, and no other "

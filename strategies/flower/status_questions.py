@@ -1,27 +1,21 @@
 """Asks nodes for their status, and limits how long all rounds together wait for the answers."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from flwr.app import Message
 from flwr.common import log
+from flwr.serverapp import Grid
 
 from ..clients.printable import printable
 from ..clients.reports import Report
+from ..options import Deadlines, Polling
 from ..rounds.waiting.wait_time import Pace, Wait
 from .exchanges import ExchangeGrid, LateReplies, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.app import Message
-    from flwr.serverapp import Grid
-
-    from ..options import Deadlines, Polling
 
 _PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
 _CREDIT, _CREDIT_SHARE = 10.0, 0.05

@@ -1,19 +1,12 @@
 """Counts the messages and bytes that the server exchanges with clients."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from .arrays import num_bytes
 from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from flwr.app import Message
 
 
 @dataclass
@@ -44,7 +37,7 @@ class Traffic:
             self.messages_received += 1
             self.bytes_received += 0 if reply.has_error() else num_array_bytes(reply)
 
-    def take(self) -> Traffic:
+    def take(self) -> "Traffic":
         """Return the counts since the last call, and set all counts to 0."""
         taken = replace(self)
         before = self._taken
@@ -53,11 +46,11 @@ class Traffic:
         return taken
 
     @property
-    def total(self) -> Traffic:
+    def total(self) -> "Traffic":
         """The counts since the beginning; `take` does not reset them."""
         return Traffic(*(a + b for a, b in zip(self._taken, astuple(self), strict=True)))
 
-    def since(self, earlier: Traffic) -> Traffic:
+    def since(self, earlier: "Traffic") -> "Traffic":
         """Return the counts since an earlier `total`."""
         return Traffic(*(a - b for a, b in zip(astuple(self.total), astuple(earlier), strict=True)))
 

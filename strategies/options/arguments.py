@@ -1,7 +1,5 @@
 """Checks the arguments of a strategy. An error names the argument and what is expected instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps

@@ -1,7 +1,5 @@
 """K(t): how many clients train in round t, if the number differs between rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf

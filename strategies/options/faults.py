@@ -1,7 +1,5 @@
 """What a round does about clients that are missing, late, wrong or malicious."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

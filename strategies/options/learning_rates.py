@@ -1,7 +1,5 @@
 """The clients' learning rate: a number, or a schedule over rounds."""
 
-from __future__ import annotations
-
 from math import inf
 from numbers import Real
 

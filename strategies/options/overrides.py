@@ -1,7 +1,5 @@
 """Overrides: what the operator declares about clients: sizes, settings, properties and removals."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path

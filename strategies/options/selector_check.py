@@ -1,7 +1,5 @@
 """Checks whether a strategy can use a selector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

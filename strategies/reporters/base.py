@@ -1,21 +1,16 @@
 """Reporter, the base class of all reporters: the methods that a run calls, and the data that it passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..clients.printable import printable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..flower.traffic import Traffic
-    from ..rounds.record import RoundRecord
+from ..flower.traffic import Traffic
+from ..rounds.record import RoundRecord
 
 _LONGEST_SETTING = 500  # characters; MLflow's servers refuse longer values
 

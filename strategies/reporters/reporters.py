@@ -1,28 +1,21 @@
 """Calls the reporters of a run, each on a thread of its own, so that no reporter delays or stops a round."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import WARNING
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import LONGEST_NAME, counted, printable
+from ..flower.traffic import Traffic
+from ..rounds.record import RoundRecord
 from .base import Reporter, RoundReport, RunInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ..flower.traffic import Traffic
-    from ..rounds.record import RoundRecord
 
 CAPACITY = 1000  # the most rounds that wait for a slow reporter; the reporter misses further rounds
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever

@@ -14,19 +14,15 @@ The calls of a round, in this order::
     remember(updates, …)              learns from the updates, after the step
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..numerics.arrays import Floats, Ints
+from ..numerics.arrays import Floats, Ints
 
 Arrays = dict[str, "NDArray[Any]"]
 """Arrays of the model's shapes, by parameter name."""

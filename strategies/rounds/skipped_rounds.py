@@ -1,7 +1,5 @@
 """Counts why rounds were skipped, for a run in which no round has changed the model."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

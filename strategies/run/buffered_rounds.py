@@ -1,40 +1,33 @@
 """Buffered rounds: asks clients to train, awaits replies, and keeps the models from which clients train."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from logging import INFO
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..clients.printable import listed
+from ..clients.roster import Roster
 from ..flower.arrays import ReceivedArrays, encode
 from ..flower.buffered_messages import InFlight, buffered_group
+from ..flower.exchanges import ExchangeGrid
 from ..flower.messages import read_reply, read_usable
+from ..rounds.aggregation import Arrays
+from ..rounds.buffered.buffer import Buffer
 from ..rounds.buffered.rebased import Rebased
+from ..rounds.logic import RoundLogic
 from ..rounds.replies import Reply
+from ..rounds.stages import Chosen, Opened
 from ..rounds.waiting.wait_time import LATE
 from ..selectors import Selection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import ConfigRecord, Message
-    from numpy.typing import NDArray
-
-    from ..clients.roster import Roster
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.aggregation import Arrays
-    from ..rounds.buffered.buffer import Buffer
-    from ..rounds.logic import RoundLogic
-    from ..rounds.stages import Chosen, Opened
-    from .round_start import ServerRound
-    from .training import ClientTraining
+from .round_start import ServerRound
+from .training import ClientTraining
 
 
 class Gathered(NamedTuple):

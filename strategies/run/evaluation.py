@@ -1,32 +1,23 @@
 """The evaluation of the model by clients: which clients evaluate, and the averages of their metrics."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
+from ..clients.overrides import Groups
 from ..clients.printable import counted
-from ..flower.exchanges import NodesGrid
+from ..clients.roster import Roster
+from ..flower.exchanges import ExchangeGrid, NodesGrid
 from ..flower.messages import CLOCKS_DIFFER, why_failed
 from ..flower.metric_averages import averaged, has_size
+from ..rounds.logic import RoundLogic
 from ..rounds.seeds import evaluators
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from flwr.app import ArrayRecord, Message, MetricRecord
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..clients.overrides import Groups
-    from ..clients.roster import Roster
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.logic import RoundLogic
-    from ..server_steps.step import ServerStep
+from ..server_steps.step import ServerStep
 
 _ERRORS = "Evaluation of round %d: %s in %d of %s; the first is %s"
 _NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"

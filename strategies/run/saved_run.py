@@ -1,24 +1,18 @@
 """A run on disk: what is saved after each round, and how a run resumes."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from functools import partial
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from flwr.app import ArrayRecord
 from flwr.common import log
+from numpy.typing import NDArray
 
 from ..checkpoint import CheckpointError, CheckpointFolder
+from ..flower.attendance import Attendance
+from ..options import Checkpoints
 from .saved_progress import Progress, state_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flwr.app import ArrayRecord
-    from numpy.typing import NDArray
-
-    from ..flower.attendance import Attendance
-    from ..options import Checkpoints
 
 
 class Part(Protocol):

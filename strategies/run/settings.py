@@ -1,7 +1,5 @@
 """The settings of a run: a strategy's arguments, checked, and as reporters and checkpoints hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -78,7 +76,7 @@ class RunSettings:
     masked_updates: bool
 
     @classmethod
-    def of(cls, strategy: str, given: Mapping[str, Any]) -> RunSettings:
+    def of(cls, strategy: str, given: Mapping[str, Any]) -> "RunSettings":
         """Return the settings for the arguments of a strategy, by name.
 
         Raises

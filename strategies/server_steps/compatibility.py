@@ -3,8 +3,6 @@
 ``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from itertools import groupby

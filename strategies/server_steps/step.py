@@ -5,29 +5,22 @@ handle strategies that see single replies. `compatibility` determines which stra
 selector.
 """
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
 
+from ..rounds.aggregation import Arrays
 from ..selectors import selector_type
 from . import differential_privacy, robust_aggregation, strategy_state
 from .compatibility import View, refusal, view_of
 from .replies import Asked, Contribution
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.app import ArrayRecord, Message
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..rounds.aggregation import Arrays
 
 
 class Step(NamedTuple):

@@ -1,7 +1,5 @@
 """Buffered rounds: decides which clients are asked, and computes the weights of their updates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Remembers the directions of updates in buffered rounds, by which the guard compares clients."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np

@@ -13,8 +13,6 @@ by a false claim. The price: an honest client with far more data than the others
 What the operator declares is neither clipped nor ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Decides how long rounds wait for each client, and quarantines clients that stay silent or send errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan

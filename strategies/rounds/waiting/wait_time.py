@@ -1,7 +1,5 @@
 """Measures how long clients take to answer one kind of message, and computes how long to wait for answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, isnan, nan
