@@ -65,11 +65,7 @@ class Dense(Kernel):
     """
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        names: Sequence[tuple[str, str]],
-        transposed: bool,
-        dropout: float = 0.0,
+        self, sizes: Sequence[int], names: Sequence[tuple[str, str]], transposed: bool, dropout: float = 0.0
     ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout = {dropout}: must be in [0, 1)")

@@ -32,15 +32,7 @@ from ..selectors import Selector
 from .contents import of_kind
 from .diversities import diversities
 from .exchanges import ExchangeGrid
-from .messages import (
-    ENOUGH,
-    lacks_handler,
-    loss_name,
-    question,
-    read_loss,
-    read_report,
-    why_failed,
-)
+from .messages import ENOUGH, lacks_handler, loss_name, question, read_loss, read_report, why_failed
 
 _EVALUATES = (
     "The clients' app has no %s handler, so the error in that client's log was to be expected, and no other "

@@ -110,11 +110,7 @@ class ResponseRates:
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
-        return {
-            "asked": self._asked.copy(),
-            "answered": self._answered.copy(),
-            "totals": self._totals.copy(),
-        }
+        return {"asked": self._asked.copy(), "answered": self._answered.copy(), "totals": self._totals.copy()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Go on from a saved state, with the saved number of clients."""

@@ -141,10 +141,7 @@ def _limits(values: Floats, guard: GuardSettings) -> tuple[float, float]:
     if not values.size:
         return inf, inf
     usual = bulk(
-        np.log(values),
-        deviations=guard.size_deviations,
-        least=log(guard.factor),
-        prior=_PRIOR_SPREAD,
+        np.log(values), deviations=guard.size_deviations, least=log(guard.factor), prior=_PRIOR_SPREAD
     )
     limit = usual.centre + usual.margin
     with np.errstate(over="ignore"):

@@ -30,9 +30,7 @@ class FLICSSettings(GroupSettings):
     """
 
     min_shares: ByGroup = group_numbers(
-        low=0.0,
-        high=1.0,
-        doc="least share of each group among all participants so far (default: 0)",
+        low=0.0, high=1.0, doc="least share of each group among all participants so far (default: 0)"
     )
     beta: float = setting(
         0.0,
