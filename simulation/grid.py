@@ -439,8 +439,6 @@ class InProcessGrid(Grid):
         return _InFlight(due, sent.number, sent.message, error)
 
     def _latency_of(self, times: ResponseTimes) -> Callable[[Message], float]:
-        """Return a latency that is the response time for TRAIN messages and 0 for all others."""
-
         def latency(message: Message) -> float:
             if message.metadata.message_type != _TRAIN:
                 return 0.0

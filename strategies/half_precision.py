@@ -110,7 +110,6 @@ class HalfPrecisionGrid(GridView):
         return halves, note
 
     def _restored(self, reply: Message) -> Message:
-        """Return a reply with w_t plus the update in place of the rounded update."""
         sent = self._sent.get(reply.metadata.reply_to_message_id)
         if sent is None or reply.has_error():
             return reply

@@ -322,7 +322,6 @@ class SelectionStrategy(Strategy):
         train_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
-        """Run the rounds after ``progress.round``, up to ``num_rounds``."""
         parts, result = self._parts, progress.result
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
@@ -413,10 +412,7 @@ class SelectionStrategy(Strategy):
     def _buffered_round(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Keep clients busy until the buffer is full, and take the step of a buffered round.
-
-        The result is that of `aggregate_train`.
-        """
+        """Keep clients busy until the buffer is full; return what `aggregate_train` returns."""
         parts, given = self._parts, ServerRound(number, arrays, config, grid, self._wait)
         opened, began = parts.opening.open(given, self.num_rounds)
         ended = parts.buffered.run(given, opened, parts.clients.logic)

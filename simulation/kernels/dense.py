@@ -207,10 +207,7 @@ class Dense(Kernel):
         outputs: list[Floats32],
         mask: Floats32 | None = None,
     ) -> None:
-        """Fill the outputs of each layer, (G, b, out). The outputs of the last layer are logits.
-
-        The outputs of the first layer are multiplied by `mask` (G, b, out).
-        """
+        """Fill the layers' outputs (G, b, out), the first times ``mask`` (G, b, out); last: logits."""
         below = inputs
         for weight, bias, output in zip(weights, biases, outputs, strict=True):
             np.matmul(below, weight, out=output)
@@ -279,7 +276,6 @@ class Dense(Kernel):
         return row
 
     def _split(self, row: Floats32) -> Arrays:
-        """Return the named parameters of a row."""
         arrays: Arrays = {}
         for layer in self._layers:
             weight = row[layer.begin : layer.middle].reshape(layer.fan_in, layer.fan_out)
@@ -405,7 +401,6 @@ class _LogLikelihoods:
         self._steps = 0
 
     def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
-        """Store a step's log-likelihoods; turn logits (G, b, classes) into gradients times scales (G, b)."""
         own, totals = self._own[self._steps], self._totals[self._steps]
         self._steps += 1
         logits -= np.maximum.reduce(logits, axis=2, keepdims=True)
@@ -419,6 +414,5 @@ class _LogLikelihoods:
         flat[at] -= scales.reshape(-1)
 
     def values(self) -> Floats32:
-        """Return the log-likelihoods of all steps, (steps, G, b)."""
         values: Floats32 = self._own - np.log(self._totals)
         return values

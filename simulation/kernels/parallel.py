@@ -119,10 +119,7 @@ class Parallel(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None,
     ) -> tuple[Callable[[Floats32], Arrays], list["_Part"]]:
-        """Train one share of the clients per process; return the function that splits rows, and the results.
-
-        The rows of the other processes' shares are views of the shared memory.
-        """
+        """Train a share per process; return what splits rows (views of shared memory), and the results."""
         assert self._data is not None
         own_share, *others = shares
         ends = np.cumsum([share.size for share in others]).tolist()

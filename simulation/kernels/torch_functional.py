@@ -231,13 +231,11 @@ class _Variance:
         self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
 
     def values(self) -> Tensor:
-        """Return (G,) the variance of each client; NaN after one gradient, or if it is not finite."""
         found = self._squares / (self._count - 1)  # 0 / 0 is NaN
         return found.masked_fill(~found.isfinite(), nan)
 
 
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
-    """Return (G, P) all parameters of each client."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
 
 

@@ -234,10 +234,7 @@ class Attendance:
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
-        """Give a client that is registered by its node id the identity that it claims, if nobody else has it.
-
-        Return a line for the log, or "" if the client's identity is unchanged.
-        """
+        """Give a client known by its node id the identity that it claims, if free; return a log line."""
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
             return ""
@@ -256,7 +253,6 @@ class Attendance:
             log(INFO, "Clients reported their identities: %s", listed(named))
 
     def _is_available_claimant(self, node: int) -> bool:
-        """Return whether a node is in `_claimants` and its client is available."""
         return node in self._claimants and self._claimants[node][0].available
 
     def state(self) -> dict[str, Any]:
@@ -319,10 +315,7 @@ class Attendance:
         return bool(refusal)
 
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
-        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked.
-
-        Nodes whose registered name is not eligible get no message. They are asked once they are eligible.
-        """
+        """Ask as `StatusQuestions.ask` does, without names that are not eligible; note who is not asked."""
         new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
             self._unasked.update(new)

@@ -155,10 +155,7 @@ class InFlight:
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
-        """Let the wait learn that the client replied (``own``), or that its message is lost.
-
-        ``failed`` states that the client's reply is an error.
-        """
+        """Let the wait learn that the client replied (``own``), ``failed``, or that its message is lost."""
         exchange, seconds = sent.exchange, now - sent.exchange.asked
         exchange.open -= 1
         if exchange.wait is not None:
@@ -171,7 +168,6 @@ class InFlight:
             exchange.close(now, self.round)
 
     def _end_waits(self, now: float) -> None:
-        """Make the events of the waits that have ended."""
         for message_id, sent in list(self._sent.items()):
             exchange = sent.exchange
             gives_up = now >= exchange.began + exchange.limit

@@ -135,10 +135,7 @@ class _ReadableGrid(GridView):
         self.one_by_one = False  # whether each reply is fetched in a call of its own
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting.
-
-        The fourth error in a row is raised, because clients' replies cannot be the cause then.
-        """
+        """Return the replies so far. The fourth error in a row is raised: no client is its cause."""
         asked = list(message_ids)
         open_, replies = set(asked), []
         for batch in [[each] for each in asked] if self.one_by_one else [asked]:

@@ -56,7 +56,6 @@ def has_size(reply: Message, key: str) -> bool:
 
 
 def _why_unusual(contents: Sequence[RecordDict]) -> list[str]:
-    """Return why each reply is left out; "" if it is not."""
     forms = [_form(content) for content in contents]
     most = Counter(form for form in forms if isinstance(form, frozenset)).most_common(1)
     reasons = []
@@ -93,5 +92,4 @@ def _is_finite(value: object) -> bool:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a metric for the log."""
     return printable(name, 40)

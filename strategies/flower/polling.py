@@ -223,7 +223,6 @@ class Poll:
         return found
 
     def _losses(self, round: PollRound, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (n,) the candidates' losses; NaN = no usable answer."""
         selector = round.selector
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
@@ -431,7 +430,6 @@ class Poll:
 
 
 def _values(reports: Mapping[int, Report], name: str, size: int) -> NDArray[np.float64]:
-    """Return (n,) one number of the reports by position; NaN if it was not reported."""
     values = np.full(size, nan)
     for position, report in reports.items():
         value = getattr(report, name)

@@ -155,7 +155,6 @@ class StatusQuestions:
         return now >= self._silent.get(node, (0.0, 0.0))[0]
 
     def _questions(self, nodes: Iterable[int], now: float) -> list[Message]:
-        """Return the questions to those of the nodes that are in no pause."""
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
@@ -193,10 +192,7 @@ class StatusQuestions:
     def _answers(
         self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
     ) -> dict[int, Report]:
-        """Ask ``nodes``, and return the reports that arrive by the deadline.
-
-        The result also holds the late answers of the nodes ``late_from`` to earlier questions.
-        """
+        """Ask ``nodes``; return the reports by the deadline, and late answers of the nodes ``late_from``."""
         late = self._late.look(grid, self._unanswered)
         clock = clock_of(grid)
         began = clock.monotonic()

@@ -118,7 +118,6 @@ class Reporter:
         self.failed(round, reason)
 
     def _require(self) -> None:
-        """Refuse a reporter whose package is missing."""
         if package := self.missing():
             raise ModuleNotFoundError(
                 f"{type(self).__name__}: needs {package}: pip install 'flwr-cohort[{self.extra}]'",

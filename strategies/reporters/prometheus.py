@@ -172,8 +172,6 @@ class _Handler(WSGIRequestHandler):
 
 
 def _server(address: str) -> type[WSGIServer]:
-    """Return a server for an address, which answers one connection after another."""
-
     class Server(WSGIServer):
         address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
 

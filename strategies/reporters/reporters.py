@@ -189,7 +189,6 @@ class _Worker:
         self._thread: Thread | None = None
 
     def tell(self, what: str, *arguments: Any, may_be_lost: bool = False) -> None:
-        """Let the thread make a call as soon as it has made the earlier calls."""
         with self._changed:
             if may_be_lost and len(self._calls) >= CAPACITY:
                 self._lost += 1
@@ -209,7 +208,6 @@ class _Worker:
             self._thread.start()
 
     def close(self) -> None:
-        """Let the thread end after the calls that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -79,7 +79,6 @@ def printable_line(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy values into JSON values."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, list, tuple)):

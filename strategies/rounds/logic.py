@@ -446,10 +446,7 @@ class RoundLogic:
         return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
-        """Return a round whose weights use the current data sizes, if these have changed since the selection.
-
-        Masked updates keep their weights: the clients have applied them.
-        """
+        """Return the round with weights of the current sizes. Weights of masked updates stay: they are applied."""
         before = chosen.sizes
         if before is None or before is self.selector.client_sizes or self.updates == "masked":
             return chosen
@@ -498,7 +495,6 @@ class RoundLogic:
         skipped: str,
         seconds: Floats | None,
     ) -> RoundRecord:
-        """Let the selector learn from a round, and return its record."""
         opened, selection, responded = chosen.opened, chosen.selection, examined.usable
         weights = np.where(responded, weights, 0.0)
         part_norms = received.part_norms
@@ -664,10 +660,7 @@ def _without(some: Ints, others: Ints) -> Ints:
 
 
 def _among(available: Ints, clients: Ints) -> Ints:
-    """Return those of the given clients that are available; both arrays are ascending.
-
-    The time is O(n log M) for n clients. NumPy's `intersect1d` needs seconds for a million available clients.
-    """
+    """Return the available ones of ``clients`` (both ascend) in O(n log M); `intersect1d`: O(M log M)."""
     at = np.searchsorted(available, clients)
     inside = at < available.size
     found: Ints = clients[inside][available[at[inside]] == clients[inside]]
@@ -675,5 +668,4 @@ def _among(available: Ints, clients: Ints) -> Ints:
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return the reasons by client instead of by position, in selection order, as printable text."""
     return {int(selection.clients[i]): printable(reasons[i]) for i in sorted(reasons)}

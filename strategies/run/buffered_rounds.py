@@ -66,7 +66,6 @@ class BufferedRounds:
         assert buffer is not None
 
         def ask(clients: Sequence[int], version: int) -> None:
-            """Ask clients to train from the model of round ``version``."""
             if clients:
                 messages = self._messages(clients, version, config, grid)
                 wait = logic.wait("train", version, np.array(clients, dtype=np.int64), limit)
@@ -111,7 +110,6 @@ class BufferedRounds:
     def _messages(
         self, clients: Sequence[int], version: int, config: ConfigRecord, grid: ExchangeGrid
     ) -> list[Message]:
-        """Return the messages that ask clients to train from the model of round ``version``."""
         ones = np.ones(len(clients))
         counts = np.ones(len(clients), dtype=np.int64)
         selection = Selection(np.array(clients, dtype=np.int64), counts, ones, ones, ones)
@@ -195,17 +193,13 @@ class _Ended:
         self.buffer.end(client, not reply.failure)
 
     def could_reach(self, quorum: int) -> bool:
-        """Return whether the quorum is not reached yet, and the clients in flight could reach it.
-
-        A quorum of 1, which every run has, is not waited for if any training has ended (see `Wait.is_short`).
-        """
+        """Return whether the clients in flight could reach the quorum. A quorum of 1: see `Wait.is_short`."""
         usable = sum(not reply.failure for reply in self.replies.values())
         if quorum == 1 and self.replies:
             return False
         return usable < quorum <= usable + len(self.buffer.in_flight)
 
     def _moved(self, reply: Reply, version: int) -> Reply:
-        """Return a reply whose update is added to w_t, and not to the model of round ``version``."""
         base = self.models[version]
         if reply.arrays is None or base is self.arrays:
             return reply

@@ -84,7 +84,6 @@ class ClientEvaluation:
         return self._averaged(number, sized, f"evaluations of round {number}")
 
     def _grouped(self, replies: Iterable[Message]) -> dict[str, list[Message]]:
-        """Return the replies by group. Replies of clients without a group are left out."""
         found: dict[str, list[Message]] = {}
         for reply in replies:
             client = self._roster.client_at(reply.metadata.src_node_id)

@@ -126,10 +126,7 @@ def _limited(values: Floats, is_claim: Bools, guard: GuardSettings | None) -> Fl
 
 
 def _limits(values: Floats, guard: GuardSettings) -> tuple[float, float]:
-    """Return the limit of a claim, and the number above which a claim is ignored.
-
-    Both are computed from all known values (n,), > 0. If none of them can be judged, both are infinite.
-    """
+    """Return the limit of a claim, and above what it is ignored, by all known values (n,); inf if unknown."""
     if guard.level == "sane":
         if values.size < 2:
             return inf, inf

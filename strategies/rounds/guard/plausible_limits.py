@@ -210,5 +210,4 @@ class Remarks:
 
 
 def _is_half(those: Bools) -> bool:
-    """Return whether at least half of the values are true; False if there are none."""
     return those.size > 0 and 2 * int(np.count_nonzero(those)) >= those.size

@@ -125,7 +125,6 @@ class Patience:
         self._debts[clients, kind] = debts - np.minimum(debts, number)
 
     def _owe(self, kind: int, round: int, clients: Ints, number: int) -> None:
-        """Add a number to the debts of clients, and quarantine those that are then in debt."""
         if not self.quarantines:
             return
         debts = np.minimum(self._debts[clients, kind] + number, _LARGEST_DEBT)

@@ -210,11 +210,7 @@ class FLICSPrivateSelector(Selector):
         }
 
     def _answers(self, context: RoundContext) -> tuple[Ints, Ints, Bools]:
-        """Return the candidates that reported a group, their reported groups, and a mask.
-
-        The mask (n,) is True for the candidates that reported a group and are still registered; the first
-        two arrays hold only these.
-        """
+        """Return the registered candidates that reported a group, their reports, and (n,) their mask."""
         answers = context.reports["group"]
         reported = np.isfinite(answers) & self._registered[context.candidates]
         last = self._shares.size - 1

@@ -104,10 +104,7 @@ class PlainMeanSelector(Selector):
         return weights / (weights.sum() or 1.0)
 
     def _first_draw(self, available: Presence) -> Floats:
-        """Return (n,) the probability of each of the n >= 1 available clients in the first draw.
-
-        By default it is in proportion to sizes.
-        """
+        """Return (n,) the probability of each available client in the first draw; by default by size."""
         sizes = available.of(self.client_sizes)
         p: Floats = sizes / sizes.sum()
         return p

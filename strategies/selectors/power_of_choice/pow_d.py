@@ -85,7 +85,6 @@ class PowDSelector(PlainMeanSelector):
         return chosen, self.client_sizes[chosen] / context.available.total_size
 
     def _num_candidates(self, round: int) -> int:
-        """Return d, the number of candidates in a round."""
         return int(self._settings.num_candidates.at(round)) or self._default_candidates()
 
     def _default_candidates(self) -> int:
