@@ -446,7 +446,7 @@ class RoundLogic:
         return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
-        """Return the round with weights of the current sizes. Weights of masked updates stay: they are applied."""
+        """Return the round with weights of the current sizes. Masked updates keep theirs."""
         before = chosen.sizes
         if before is None or before is self.selector.client_sizes or self.updates == "masked":
             return chosen

@@ -157,7 +157,7 @@ class GroupSelector(Selector):
 
     @abstractmethod
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        """Return (G,) the inclusion probability of each group's available clients; the selected, ascending."""
+        """Return (G,) the inclusion probability of a group's available clients; the selected, ascending."""
 
     @abstractmethod
     def _weights(self, clients: Ints) -> Floats:
