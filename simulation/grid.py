@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.flower.contents import of_kind
+from strategies.flower.arrays import of_kind
 from strategies.flower.exchanges import Clock
 from strategies.flower.traffic import num_array_bytes
 

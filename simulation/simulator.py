@@ -9,17 +9,21 @@ they join. For the same numbers here, wrap the availability in `simulation.avail
 Groups are numbered as in `SelectionStrategy`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, nan
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
+from strategies.flower.arrays import to_record
 from strategies.numerics.arrays import Floats, Ints
 from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
 from strategies.rounds.control_variates import create_variates
@@ -30,18 +34,41 @@ from strategies.rounds.seeds import evaluators
 from strategies.rounds.stages import Outcome
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
-from strategies.server_steps.step import ServerStep
+from strategies.server_steps.replies import contributions_of
+from strategies.server_steps.step import ServerStep, Step
 from tasks.base import Arrays, Metrics
 from tasks.federated_data import Dataset, FederatedData
 
 from .availability import Availability
-from .flower_step import take_step
+from .grid import InProcessGrid
 from .kernels import Kernel, Plan
 from .response_times import ResponseTimes
 from .run.available_clients import AvailableClients
 from .run.buffered_rounds import BufferedRounds
 from .run.polls import Polls
 from .run.training import Training
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the lines that Flower's strategies log in each round: a simulation has thousands of rounds."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def take_step(server: ServerStep, arrays: Arrays, outcome: Outcome) -> Step:
+    """Let the strategy step from the model ``arrays``, given the outcome of a round that is not skipped."""
+    assert outcome.arrays is not None
+    grid, number = InProcessGrid(lambda message, _: message, [{}]), outcome.record.round
+    with _quiet():
+        messages = server.configure(number, to_record(dict(arrays)), ConfigRecord(), grid)
+        return server.step(number, arrays, outcome.arrays, contributions_of(outcome), messages)
+
 
 _MADE_BY = {
     "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",

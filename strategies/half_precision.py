@@ -23,8 +23,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .clients.reports import NORM, REPORT_NORM
-from .flower.arrays import decode, encode, num_bytes
-from .flower.contents import of_kind
+from .flower.arrays import decode, encode, num_bytes, of_kind
 from .flower.exchanges import ExchangeGrid, GridView
 from .flower.unreadable_replies import readable
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 _NPY = "numpy.ndarray"  # Flower's name for the .npy format
@@ -108,3 +108,15 @@ class ReceivedArrays(Mapping[str, "NDArray[Any]"]):
 
     def __len__(self) -> int:
         return len(self._record)
+
+
+_Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
+
+
+def of_kind(content: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
+    """Return the records of one kind, by name.
+
+    Flower's own ``content.array_records`` and its like check each record again, which takes longer than the
+    rest of reading a reply.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from ..clients.reports import IDENTITY, LOSS, NORM, PROPERTIES, STATUS, Report
-from .contents import of_kind
+from .arrays import of_kind
 from .messages import read_loss, read_report, write_report
 
 _MEMORY = "cohort"

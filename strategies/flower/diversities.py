@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ..clients.printable import printable
 from ..numerics.robust import mean_weights
 from ..rounds.aggregation import Model, UnusableError, Update
-from .arrays import ReceivedArrays
-from .contents import of_kind
+from .arrays import ReceivedArrays, of_kind
 
 
 def diversities(

@@ -17,8 +17,7 @@ from ..rounds.replies import Reply
 from ..rounds.stages import Chosen
 from ..rounds.waiting.over_selection import ENOUGH_REPLIED
 from ..rounds.waiting.wait_time import LATE
-from .arrays import ReceivedArrays
-from .contents import of_kind
+from .arrays import ReceivedArrays, of_kind
 from .exchanges import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION

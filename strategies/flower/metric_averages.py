@@ -11,7 +11,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common import log
 
 from ..clients.printable import LONGEST_NAME, listed, printable
-from .contents import of_kind
+from .arrays import of_kind
 
 Answer = TypeVar("Answer")
 MOST_METRICS, MOST_NUMBERS = 100, 1000

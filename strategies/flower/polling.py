@@ -29,7 +29,7 @@ from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
 from ..rounds.waiting.wait_time import Wait
 from ..selectors import Selector
-from .contents import of_kind
+from .arrays import of_kind
 from .diversities import diversities
 from .exchanges import ExchangeGrid
 from .messages import ENOUGH, lacks_handler, loss_name, question, read_loss, read_report, why_failed

@@ -5,8 +5,7 @@ from dataclasses import astuple, dataclass, replace
 
 from flwr.app import ArrayRecord, Message
 
-from .arrays import num_bytes
-from .contents import of_kind
+from .arrays import num_bytes, of_kind
 
 
 @dataclass

@@ -11,8 +11,7 @@ from typing import Any
 
 from flwr.common import log
 
-from .base import Reporter, RoundReport, RunInfo
-from .note import read_note, write_note
+from .base import Reporter, RoundReport, RunInfo, read_note, write_note
 from .scalars import scalars
 
 _NOTE = "mlflow.json"

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Reporter, RoundReport, RunInfo
-from .note import read_note, write_note
+from .base import Reporter, RoundReport, RunInfo, read_note, write_note
 from .scalars import scalars
 
 _NOTE = "wandb.json"

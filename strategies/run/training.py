@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ..clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
 from ..clients.roster import Roster
-from ..flower.arrays import to_record
-from ..flower.contents import of_kind
+from ..flower.arrays import of_kind, to_record
 from ..flower.exchanges import ExchangeGrid, NodesGrid
 from ..flower.messages import CLOCKS_DIFFER, TrainingRound
 from ..flower.metric_averages import averaged

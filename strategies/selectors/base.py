@@ -500,7 +500,7 @@ class Selector(ABC):
         return {}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Return the arrays that change as clients leave; ``registered`` (M,) lacks them, ``self`` does not."""
+        """Return the arrays that change as clients leave; ``registered`` (M,) lacks them already."""
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:

@@ -13,8 +13,7 @@ from ...numerics.sampling import largest
 from ..context import RoundContext
 from ..presence import Presence
 from ..settings import setting
-from .last_losses import LastLossSelector
-from .plain_mean import MeanSettings
+from .plain_mean import LastLossSelector, MeanSettings
 
 
 @dataclass(frozen=True)
