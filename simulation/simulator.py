@@ -347,7 +347,6 @@ class Simulator:
 
     @property
     def selector(self) -> Selector:
-        """The selector."""
         return self._logic.selector
 
     @property
@@ -368,7 +367,6 @@ class Simulator:
         return self.history[len(self.history) - num_rounds :]
 
     def step(self) -> RoundRecord:
-        """Run one round."""
         number = self.round + 1
         plan = self._plan_of(number)
         available = self._available.available(number, self._logic)

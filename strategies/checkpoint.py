@@ -140,7 +140,6 @@ class CheckpointFolder:
             left.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let other processes claim the folder."""
         if self._lock is not None:
             with suppress(OSError):
                 self._lock.truncate(0)

@@ -204,7 +204,6 @@ class SelectionStrategy(Strategy):
         return bool(self.settings.kind.polls_for & AFTER_TRAINING)
 
     def summary(self) -> None:
-        """Log the strategy's settings."""
         log(INFO, "\t├──> Selector: %s %s", self.selector_name, self.selector_settings or "")
         if self.asks_everybody:
             _warn(

@@ -51,7 +51,6 @@ class AvailableClients:
 
     @property
     def conditions(self) -> str:
-        """The conditions of this round, as text."""
         return str(self._conditions)
 
     def available(self, number: int, logic: RoundLogic) -> Ints | None:

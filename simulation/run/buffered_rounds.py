@@ -130,7 +130,6 @@ class BufferedRounds:
         return sets
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the clients in flight and of the models from which they train."""
         state: dict[str, NDArray[Any]] = {
             f"models/{number}/{name}": array.copy()
             for number, model in self._models.items()
@@ -140,7 +139,6 @@ class BufferedRounds:
         return state | {"in_flight": np.array(flying, dtype=np.float64).reshape(-1, 3)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a state that holds what `state_dict` returned."""
         self._in_flight = {int(client): (end, took) for client, end, took in state["in_flight"].tolist()}
         self._models = {}
         for key, array in state.items():

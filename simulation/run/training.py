@@ -107,9 +107,7 @@ class Training:
         return Replies(replies, waited, measured)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of the replies that are still to come."""
         return {"late": self._late.copy()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a state that `state_dict` returned."""
         self._late = np.array(state["late"])

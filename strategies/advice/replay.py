@@ -49,7 +49,6 @@ class Evidence:
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds that were added."""
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:

@@ -34,7 +34,6 @@ class EligibleClients:
         self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
 
     def begin(self, round: int) -> None:
-        """Set `conditions` to the conditions of a round."""
         if self._of_round is not None:
             self.conditions = self._of_round(round)
 

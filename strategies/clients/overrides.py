@@ -111,7 +111,6 @@ class Groups:
 
     @classmethod
     def of(cls, overrides: Overrides, settings: Settings) -> "Groups":
-        """Return the groups for the settings of a selector and the declarations of the operator."""
         groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
         for client_id, group in groups.declared.items():
             if refusal := groups.refusal(client_id, None):
@@ -130,7 +129,6 @@ class Groups:
         return f"its group is {group!r}: must be one of {known}, for which the selector has numbers"
 
     def numbers(self, roster: Roster) -> NDArray[np.int64]:
-        """Return (M,) the number of each client's group."""
         return numbered(self.names, self.of_all(roster))
 
     def of_all(self, roster: Roster) -> list[str | None]:

@@ -93,11 +93,9 @@ class Roster:
         return list(self._ids)
 
     def id_of(self, index: int) -> str:
-        """Return the identity of a client."""
         return self._ids[index]
 
     def node_of(self, index: int) -> int:
-        """Return the last known node id of a registered client."""
         return self._node[index]
 
     def node_of_id(self, client_id: str) -> int | None:
@@ -167,7 +165,6 @@ class Roster:
         return self._group.get(index)
 
     def properties_of(self, index: int) -> dict[str, Any]:
-        """Return the last properties that a client reported."""
         return self._properties.get(index, {})
 
     def groups(self) -> list[str | None]:
@@ -175,7 +172,6 @@ class Roster:
         return list(map(self._group.get, range(len(self))))
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as a JSON object."""
         return {
             "ids": self._ids,
             "removed": self._removed,

@@ -256,7 +256,6 @@ class Attendance:
         return node in self._claimants and self._claimants[node][0].available
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered_names),
@@ -265,7 +264,6 @@ class Attendance:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self.roster.load(state["roster"])
         self._registered_names = set(state["registered"])
         # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.

@@ -68,7 +68,6 @@ class ReportingClientApp(ClientApp):
         return super().query(action, **options)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
         kind = message.metadata.message_type
         is_question = kind in (STATUS, LOSS, NORM) and kind not in self._own_queries
         if not is_question and kind != MessageType.TRAIN:

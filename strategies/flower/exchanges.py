@@ -218,7 +218,6 @@ class ExchangeGrid(GridView):
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting."""
         replies = list(self._grid.pull_messages(message_ids))
         self._traffic.received(replies)
         return replies

@@ -96,7 +96,6 @@ class StatusQuestions:
         self._late.hurry()
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "probed": self._probed,
             "answered": self.answered,
@@ -105,7 +104,6 @@ class StatusQuestions:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self._probed, self.answered = state["probed"], state["answered"]
         self._lacking = state["lacking"]
         self._heard = state.get("heard", False)  # checkpoints of 2026-11-22 and before lack it

@@ -25,7 +25,6 @@ class Traffic:
         self._taken: tuple[int, ...] = (0, 0, 0, 0)  # the sum of all counts that `take` has returned
 
     def sent(self, messages: Iterable[Message]) -> None:
-        """Count messages to clients."""
         for message in messages:
             self.messages_sent += 1
             self.bytes_sent += num_array_bytes(message)

@@ -45,7 +45,6 @@ class Budgets:
             _checked("budget", number)
 
     def of(self, round: int) -> int:
-        """Return K of a round."""
         if self.budget is None:
             return self.clients_per_round
         if isinstance(self.budget, Schedule):

@@ -65,7 +65,6 @@ class Faults:
 
     @property
     def guard_settings(self) -> GuardSettings | None:
-        """The settings of the guard; None if there is no guard."""
         if isinstance(self.guard, GuardSettings):
             return self.guard
         if isinstance(self.guard, Mapping):

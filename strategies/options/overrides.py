@@ -61,7 +61,6 @@ class Overrides:
 
     @property
     def identities(self) -> frozenset[str]:
-        """The identities for which a size, a setting or a property is declared."""
         return frozenset(self.sizes).union(self.properties, *self.settings.values())
 
     def check(self, selector: type[Selector]) -> None:

@@ -133,7 +133,6 @@ class Reporters:
         return {"draws": self._draws.copy()} if self._workers else {}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from the `state_dict` of a checkpoint, which is empty if the run had no reporters."""
         self._draws = np.array(state.get("draws", ()), dtype=np.int64)
         self._participation = np.bincount(self._draws, minlength=1)
 

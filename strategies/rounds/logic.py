@@ -621,7 +621,6 @@ class RoundLogic:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from the `state_dict` of a `RoundLogic` with the same options."""
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
         for name, array in state.items():

@@ -178,7 +178,6 @@ class ExaminedReplies:
 
     @cached_property
     def usable(self) -> Bools:
-        """(S,) whether each client's update can be used."""
         return _marked(self.updates, self.norms.size)
 
     def sum(self, coefficients: Floats) -> Arrays:

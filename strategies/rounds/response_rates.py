@@ -103,17 +103,14 @@ class ResponseRates:
             self._totals[total] += float((counts[indexes] - before).sum())
 
     def add_clients(self, count: int) -> None:
-        """Let ``count`` clients join, >= 0. They get the next indexes."""
         joining = np.zeros(count)
         self._asked = np.concatenate([self._asked, joining])
         self._answered = np.concatenate([self._answered, joining])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {"asked": self._asked.copy(), "answered": self._answered.copy(), "totals": self._totals.copy()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, with the saved number of clients."""
         axes = {"asked": ("clients",), "answered": ("clients",)}
         asked, answered, totals = checks.state(state, self.state_dict(), axes).values()
         checks.in_range("state['asked']", asked, 0, self.memory)

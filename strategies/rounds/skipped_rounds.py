@@ -62,12 +62,10 @@ class SkippedRounds:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         reasons = [[self._examples[kind], count] for kind, count in self._kinds.items()]
         return {"changed": self.changed, "count": self._count, "reasons": reasons}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self.changed, self._count = state["changed"], state["count"]
         for reason, rounds in state["reasons"]:
             self._add(reason, rounds)

@@ -137,7 +137,6 @@ class BufferedRounds:
         return found
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the models, by "ROUND/NAME"."""
         return {
             f"{number}/{name}": array.numpy()
             for number, model in self.models.items()

@@ -40,7 +40,6 @@ class ClientEvaluation:
     def messages(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, here: NDArray[np.int64]
     ) -> list[Message]:
-        """Return the EVALUATE messages after round ``number``, to a random share of the clients ``here``."""
         drawn = evaluators(self._seed, number, here, self._step.fraction_evaluate)
         if not drawn.size:
             return []

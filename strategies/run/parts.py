@@ -41,7 +41,6 @@ class RunParts:
 
     @classmethod
     def of(cls, settings: RunSettings, reporters: Part) -> "RunParts":
-        """Make the parts of a run. A checkpoint saves the state of the ``reporters``, too."""
         k = settings.clients_per_round
         step = ServerStep(
             settings.server_strategy or _fedavg(),

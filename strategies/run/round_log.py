@@ -65,7 +65,6 @@ class RoundLog:
             )
 
     def selected(self, selection: Selection) -> None:
-        """Log the selected clients, with their probabilities."""
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
         names = [
             f"{self._roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"

@@ -54,7 +54,6 @@ class SelectorClients:
 
     @property
     def logic(self) -> RoundLogic:
-        """The rounds' logic, with the selector."""
         if self._logic is None:
             raise RuntimeError("no client is known before the first round")
         return self._logic
@@ -149,7 +148,6 @@ class SelectorClients:
             log(WARNING, line)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the state of the rounds' logic, see `RoundLogic.state_dict`."""
         return self.logic.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

@@ -133,17 +133,14 @@ class RunSettings:
 
     @cached_property
     def kind(self) -> type[Selector]:
-        """The selector's class."""
         return selector_type(self.selector)
 
     @cached_property
     def of_selector(self) -> Settings:
-        """The selector's settings, checked and with defaults."""
         return self.kind.checked_settings(self.selector_settings)
 
     @cached_property
     def budgets(self) -> Budgets:
-        """K(t)."""
         return Budgets(self.clients_per_round, self.budget)
 
     @property
@@ -153,11 +150,9 @@ class RunSettings:
 
     @cached_property
     def rates(self) -> Schedule:
-        """The clients' learning rate by round."""
         return read_rates("local_learning_rate", self.rate)
 
     def shown(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that reporters show."""
         return {
             "strategy": self.strategy,
             **self._selection(self.selector_settings, step),
@@ -167,7 +162,6 @@ class RunSettings:
         }
 
     def fixed(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that a resume must not change, as JSON values."""
         guard = self.faults.guard_settings
         settings = {name: repr(value) for name, value in sorted(self.selector_settings.items())}
         return {

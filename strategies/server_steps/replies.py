@@ -47,7 +47,6 @@ class Asked:
     base: FedAvg
 
     def step(self, round: int, replies: list[Message]) -> dict[str, NDArray[Any]] | None:
-        """Let the strategy aggregate the replies; return the new model, or None if the strategy made none."""
         stepped, _ = self.strategy.aggregate_train(round, replies)
         return None if stepped is None else {name: array.numpy() for name, array in stepped.items()}
 

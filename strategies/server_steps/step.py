@@ -170,11 +170,9 @@ class ServerStep:
         return Step(moved)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of everything that the strategy remembers, see `strategy_state`."""
         return strategy_state.state_dict(self.strategy)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state_dict` returned."""
         strategy_state.load_state_dict(self.strategy, state)
 
 

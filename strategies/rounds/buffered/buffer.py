@@ -119,7 +119,6 @@ class Buffer:
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
-        """Begin a round. Its number must be above that of the last round."""
         self._round, self._draws_in_round = round, 0
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -211,7 +210,6 @@ class Buffer:
 
     @property
     def num_training(self) -> int:
-        """How many clients hold a place."""
         return sum(each.state is State.TRAINING for each in self._drawn.values())
 
     @property
@@ -319,7 +317,6 @@ class Buffer:
     # --- the state --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state between two rounds, including the clients in flight, which a resume asks again."""
         drawn = list(self._drawn.values())
         return {
             "totals": np.array([self.num_draws, float(self.num_asked)]),
@@ -335,7 +332,6 @@ class Buffer:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         per_client = ("clients", "counts", "states", "versions")
         axes: dict[str, tuple[str | int, ...]] = dict.fromkeys(per_client, ("drawn",))
         axes |= {"credits": ("drawn", 3), "counted": ("counted",), "counts_from": ("counted",)}

@@ -61,11 +61,9 @@ class Pace:
         self._times = np.concatenate([self._times, seconds])[-_WINDOW:]
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         arrays = checks.state(state, self.state_dict(), {})
         times, back_off = arrays["times"], int(arrays["back_off"])
         if (times < 0).any():

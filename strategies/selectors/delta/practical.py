@@ -112,7 +112,6 @@ class PracDeltaSelector(PracticalSelector):
 
     @property
     def diversity_mean(self) -> Literal["weighted", "plain"]:
-        """The setting `diversity_mean`, see `Selector.diversity_mean`."""
         return "plain" if self._settings.diversity_mean == "plain" else "weighted"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:

@@ -122,7 +122,6 @@ class FLICSPrivateSelector(Selector):
 
     @property
     def poll_settings(self) -> Mapping[str, int | float]:
-        """The number of groups and the ε of randomised response, see `Selector.poll_settings`."""
         return {"num-groups": self._shares.size, "epsilon": self._settings.epsilon}
 
     def _distribution(self) -> Floats:

@@ -85,7 +85,6 @@ class PlainMeanSelector(Selector):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
     ) -> Floats:
-        """Return the weights (S,) for the sizes that are known now, see `Selector.reweighted`."""
         if not selection.clients.size or self._settings.averaging not in ("sizes", "scaled-sizes"):
             return selection.weights
         return self._averaged(selection.clients, self._presence(available, unavailable))[0]

@@ -120,7 +120,6 @@ class CPowDSelector(PowDSelector):
 
     @property
     def poll_settings(self) -> Mapping[str, int | float]:
-        """The batch size b, see `Selector.poll_settings`."""
         return {"batch-size": self._settings.batch_size}
 
 
