@@ -47,11 +47,8 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     The object of a device has ``computation``, in milliseconds for one sample, and ``communication``, in
     kilobits a second; both > 0. All other entries are ignored. Devices are in the order of `read_devices`.
 
-    Raises
-    ------
-    OSError, ValueError
-        As `read_devices`, or if an entry is missing or not > 0. The message names the file, the device, the
-        entry, its value and what is allowed.
+    Raises an OSError or ValueError as `read_devices` does, and if an entry is missing or not > 0. The message names
+    the file, the device, the entry, its value and what is allowed.
     """
     if (size := Path(path).stat().st_size) > LARGEST:
         raise ValueError(f"{path}: has {size} bytes: must have at most {LARGEST}")

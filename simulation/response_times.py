@@ -138,18 +138,10 @@ def arrivals(
 
     The time is inf if a reply for which the round waits never comes, and there is no deadline.
 
-    Parameters
-    ----------
-    seconds : ndarray, shape (S,)
-        When each client replies, inf for never.
-    deadline : float
-        The round ends after this many seconds at the latest.
-    enough : int, optional
-        The round ends at the ``enough``-th reply, >= 1 (default: all); replies that arrive at that moment
-        count too.
-    wait : Wait, optional
-        Learns how long each client takes, and may end the round earlier, but not while the round lacks the
-        quorum.
+    ``seconds`` (S,): When each client replies, inf for never. ``deadline``: the round ends after this many
+    seconds at the latest. ``enough``: the round ends at the ``enough``-th reply, >= 1 (default: all); replies
+    that arrive at that moment count too. ``wait``: Learns how long each client takes, and may end the round
+    earlier, but not while the round lacks the quorum.
     """
     if seconds.size == 0:
         return np.zeros(0, dtype=np.bool_), 0.0

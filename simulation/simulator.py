@@ -456,10 +456,7 @@ class Simulator:
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from the `state_dict` of a simulator that was made with the same arguments.
 
-        Raises
-        ------
-        KeyError, ValueError
-            If the state is that of a simulator with other arguments.
+        Raises a KeyError or ValueError if the state is that of a simulator with other arguments.
         """
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:

@@ -41,10 +41,7 @@ class Availability(ABC):
     def available(self, round: int) -> Ints | None:
         """Return the indexes of the clients that are available in a round, ascending; None for all clients.
 
-        Raises
-        ------
-        ValueError
-            If ``round`` is below 1.
+        Raises a ValueError if ``round`` is below 1.
         """
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")

@@ -51,17 +51,11 @@ class _Layer(NamedTuple):
 class Dense(Kernel):
     """Dense layers with ReLU between them, then softmax and cross-entropy.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Features, hidden units of each layer, classes.
-    names : sequence of (str, str)
-        The names of each layer's weight and bias; "" = no bias.
-    transposed : bool
-        True: weights have the shape (out, in), as in torch. False: (in, out).
-    dropout : float (default: 0.0)
-        The probability with which a unit of the first hidden layer is 0, drawn anew for each sample and
-        step. The other units are divided by 1 - dropout, so evaluations use all units as they are.
+    ``sizes``: Features, hidden units of each layer, classes. ``names``: the names of each layer's weight and
+    bias; "" = no bias. ``transposed``: True: weights have the shape (out, in), as in torch. False: (in, out).
+    ``dropout`` (default: 0.0): the probability with which a unit of the first hidden layer is 0, drawn anew
+    for each sample and step. The other units are divided by 1 - dropout, so evaluations use all units as they
+    are.
     """
 
     def __init__(

@@ -88,10 +88,7 @@ class Evidence:
 class Replay:
     """Selectors that learn from the rounds of a log.
 
-    Attributes
-    ----------
-    same : set of str
-        The selectors whose probabilities were those of the log in all rounds so far.
+    ``same``: the selectors whose probabilities were those of the log in all rounds so far.
     """
 
     def __init__(self, selectors: Mapping[str, Selector]) -> None:

@@ -17,10 +17,7 @@ class EligibleClients:
 
     By default, every client is eligible. Declared properties take precedence over reported ones.
 
-    Attributes
-    ----------
-    conditions : Eligibility
-        The conditions of the current round.
+    ``conditions``: the conditions of the current round.
     """
 
     def __init__(

@@ -146,15 +146,10 @@ class Groups:
 class Removals:
     """The identities that the operator removed from the run.
 
-    Parameters
-    ----------
-    removed : path or collection of str (default: empty)
-        The identities, or the path of a JSON file with a list of identities. The file may appear or change
-        during the run. If the file is missing or damaged, the identities that were last read from it stay
-        removed, and ``report`` is called once.
-    report : callable, optional
-        Called with one line of text if the file cannot be read (default: the line is logged as a warning by
-        this module's logger).
+    ``removed`` (default: empty): the identities, or the path of a JSON file with a list of identities. The
+    file may appear or change during the run. If the file is missing or damaged, the identities that were last
+    read from it stay removed, and ``report`` is called once. ``report``: Called with one line of text if the
+    file cannot be read (default: the line is logged as a warning by this module's logger).
     """
 
     def __init__(

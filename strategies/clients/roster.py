@@ -16,11 +16,8 @@ class Roster:
     A node is a connection of a client. The node id may change when a client reconnects; the client's index
     stays.
 
-    Attributes
-    ----------
-    changes : int
-        The number of registrations, removals, changes of identity and changes of data size so far. While
-        this number stays the same, `ids`, `sizes` and `removed` return the same values.
+    ``changes``: the number of registrations, removals, changes of identity and changes of data size so far.
+    While this number stays the same, `ids`, `sizes` and `removed` return the same values.
     """
 
     def __init__(self) -> None:

@@ -35,10 +35,7 @@ def decode(array: Array) -> NDArray[Any]:
     The result is a read-only view of the message's bytes. It is a copy if the .npy header has an unusual
     version.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the bytes are not one .npy file, or the array holds Python objects.
+    Raises a TypeError or ValueError if the bytes are not one .npy file, or the array holds Python objects.
     """
     if type(array) is not Array:  # a subclass, as in a simulation without a network or in half precision
         return array.numpy()

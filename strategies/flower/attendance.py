@@ -85,10 +85,8 @@ class Attendance:
         for a quorum. A resumed run also goes on if a quorum is online and no further client has come for 5
         seconds. A warning is logged if all clients of a resumed run are new.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``clients_per_round`` clients joined a new run within ``deadlines.join``.
+        Raises a NotEnoughClientsError if fewer than ``clients_per_round`` clients joined a new run within
+        ``deadlines.join``.
         """
         clock = clock_of(grid)
         resumed = len(self.roster) > 0
@@ -144,10 +142,8 @@ class Attendance:
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
         """Wait until at least ``quorum`` clients are available, and return all available clients, ascending.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``quorum`` clients were available for ``deadlines.absence`` seconds.
+        Raises a NotEnoughClientsError if fewer than ``quorum`` clients were available for
+        ``deadlines.absence`` seconds.
         """
         clock = clock_of(grid)
         began = clock.monotonic()

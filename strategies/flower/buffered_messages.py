@@ -82,10 +82,7 @@ class InFlight:
     Replies that are found at the same time are returned in the order in which their messages were sent.
     Replies that a round does not take stay for the next round.
 
-    Attributes
-    ----------
-    round : int
-        The current round. A client that turns out to be silent is quarantined from the next round on.
+    ``round``: the current round. A client that turns out to be silent is quarantined from the next round on.
     """
 
     round: int = 0

@@ -175,23 +175,13 @@ class ExchangeGrid(GridView):
     A reply that arrives after its exchange has ended, but before its message has expired, is not used, but
     `Wait` learns the time of its arrival.
 
-    Parameters
-    ----------
-    grid : Grid
-        The grid that Flower gives to the ServerApp.
-    interval : float
-        The longest pause between two looks, in seconds, > 0.
-    traffic : Traffic, optional
-        Counts the messages (default: a counter that nothing reads).
+    ``grid``: the grid that Flower gives to the ServerApp. ``interval``: the longest pause between two looks,
+    in seconds, > 0. ``traffic``: Counts the messages (default: a counter that nothing reads).
 
-    Attributes
-    ----------
-    arrivals : dict of str to float
-        Message id -> the seconds from sending the message until the server had the reply, in the last
-        exchange. Errors that the SuperLink sends in place of an offline node do not count.
-    missing : dict of int to str
-        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that
-        could not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
+    ``arrivals``: Message id -> the seconds from sending the message until the server had the reply, in the
+    last exchange. Errors that the SuperLink sends in place of an offline node do not count. ``missing``:
+    Position of a message -> why there is no reply to it, in the last exchange. Only for messages that could
+    not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:

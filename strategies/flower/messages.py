@@ -46,10 +46,7 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
 
     The data size is the metric ``size_key``; without it, ``num-examples`` or ``num_examples``.
 
-    Raises
-    ------
-    ValueError
-        If the data size is invalid, see `Report.parse`.
+    Raises a ValueError if the data size is invalid, see `Report.parse`.
     """
     fields: dict[str, object] = {}
     for metrics in of_kind(content, MetricRecord).values():

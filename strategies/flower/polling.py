@@ -52,13 +52,9 @@ class MissingHandlerError(RuntimeError):
 class Asked(NamedTuple):
     """The answers to a poll.
 
-    Attributes
-    ----------
-    reports : dict of str to ndarray, shape (n,), or None
-        The candidates' numbers by the name of the report, as `RoundLogic.choose` takes them; NaN = no answer.
-        None if the selector needs no poll.
-    train_config : mapping of str to list of float or str
-        Entries that the config of the round's TRAIN messages must hold in addition.
+    ``reports`` (n,): the candidates' numbers by the name of the report, as `RoundLogic.choose` takes them;
+    NaN = no answer. None if the selector needs no poll. ``train_config``: Entries that the config of the
+    round's TRAIN messages must hold in addition.
     """
 
     reports: dict[str, NDArray[np.float64]] | None = None
@@ -98,20 +94,14 @@ class Poll:
     The report of a candidate is NaN if the candidate answers late, fails, reports itself unavailable, or
     sends anything but a finite number. The candidate then counts as unavailable in this round.
 
-    Attributes
-    ----------
-    roster : Roster
-        The clients' nodes. Clients that report themselves unavailable are noted there.
-    polling : Polling
-        How the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A
-        client without a ``query.loss`` handler is asked with EVALUATE in the same round.
-    deadline : float (default: 60)
-        The longest wait of each exchange of questions and answers, in seconds, > 0. A poll of
-        `flics-private` has two exchanges, and so has a poll for losses if clients have no ``query.loss``.
-    seed : int (default: 0)
-        The seed of the run. The mini-batch of `cpow-d` is a function of (seed, round, client).
-    arrays_key, config_key : str (default: "arrays", "config")
-        The names that the app expects for the array record and the config record of a message.
+    ``roster``: the clients' nodes. Clients that report themselves unavailable are noted there. ``polling``:
+    how the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A client
+    without a ``query.loss`` handler is asked with EVALUATE in the same round. ``deadline`` (default: 60): the
+    longest wait of each exchange of questions and answers, in seconds, > 0. A poll of `flics-private` has two
+    exchanges, and so has a poll for losses if clients have no ``query.loss``. ``seed`` (default: 0): the seed
+    of the run. The mini-batch of `cpow-d` is a function of (seed, round, client). ``arrays_key``,
+    ``config_key`` (default: "arrays", "config"): the names that the app expects for the array record and the
+    config record of a message.
     """
 
     roster: Roster
@@ -131,11 +121,8 @@ class Poll:
     def ask(self, round: PollRound, candidates: NDArray[np.int64] | None) -> Asked:
         """Ask the candidates (n,) of `Selector.candidates` for the reports that the selector needs.
 
-        Raises
-        ------
-        MissingHandlerError
-            If no client has ever answered with a usable number, and three clients (or all clients, if there
-            are fewer) have no handler, or answer without the number.
+        Raises a MissingHandlerError if no client has ever answered with a usable number, and three clients
+        (or all clients, if there are fewer) have no handler, or answer without the number.
         """
         if candidates is None:
             return Asked()
@@ -151,11 +138,8 @@ class Poll:
         Return (n,) the norms, not divided by a learning rate; NaN = no answer. Unless the config of the round
         holds ``seed``, it is that of round 0, so that no later round repeats these mini-batches.
 
-        Raises
-        ------
-        MissingHandlerError
-            If no client answers with a norm, and three clients (or all, if fewer were asked) lack the
-            handler.
+        Raises a MissingHandlerError if no client answers with a norm, and three clients (or all, if fewer
+        were asked) lack the handler.
         """
         patient = replace(round, wait_for=lambda clients: None)
         reports, unable = self._query(patient, NORM, clients, self._train_configs(round, clients, 0))

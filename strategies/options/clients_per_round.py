@@ -18,13 +18,8 @@ of the round and returns K."""
 class Budgets:
     """How many clients train in each round. The schedule K(t) comes from FLICS; every selector can use it.
 
-    Attributes
-    ----------
-    clients_per_round : int
-        K of every round, if ``budget`` is None.
-    budget : Budget, optional
-        K(t), >= 0, rounded down. If K(t) is below 1, no client trains in round t. Default (None): K is
-        ``clients_per_round`` in every round.
+    ``clients_per_round``: K of every round, if ``budget`` is None. ``budget``: K(t), >= 0, rounded down. If
+    K(t) is below 1, no client trains in round t. Default (None): K is ``clients_per_round`` in every round.
     """
 
     clients_per_round: int
@@ -62,12 +57,8 @@ class Budgets:
 
         A budget that is a function is not checked here.
 
-        Parameters
-        ----------
-        quorum : int
-            The usable replies that a round needs, >= 1.
-        num_clients : float (default: inf)
-            The number of clients; infinite if it is not known.
+        ``quorum``: the usable replies that a round needs, >= 1. ``num_clients`` (default: inf): the number of
+        clients; infinite if it is not known.
         """
         for number in self._numbers:
             if 1 <= number < quorum:

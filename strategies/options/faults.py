@@ -84,11 +84,8 @@ class Faults:
 def check_correction(selector: type[Selector]) -> None:
     """Refuse the correction "rates" for a selector whose weights already make up for missing replies.
 
-    Raises
-    ------
-    ValueError
-        If the selector is unbiased in the long run. Both corrections together would give too much weight to a
-        group that seldom replies.
+    Raises a ValueError if the selector is unbiased in the long run. Both corrections together would give too
+    much weight to a group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

@@ -26,10 +26,7 @@ LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`,
 class Reporters:
     """The reporters of one run. The run's thread calls the methods, and waits only in `end` and `failed`.
 
-    Parameters
-    ----------
-    reporters : sequence of Reporter
-        The reporters, which are called in any order.
+    ``reporters``: the reporters, which are called in any order.
     """
 
     def __init__(self, reporters: Sequence[Reporter] = ()) -> None:
@@ -66,16 +63,9 @@ class Reporters:
     ) -> None:
         """Tell the reporters about a round.
 
-        Parameters
-        ----------
-        number : int
-            The round.
-        record : RoundRecord, optional
-            The record of the round; None for round 0.
-        name_of : callable
-            A function that returns the identity of a client, by index.
-        metrics, train_metrics, client_metrics, group_metrics, traffic : optional
-            As in `RoundReport`.
+        ``number``: the round. ``record``: the record of the round; None for round 0. ``name_of``: a function
+        that returns the identity of a client, by index. ``metrics``, ``train_metrics``, ``client_metrics``,
+        ``group_metrics``, ``traffic``: As in `RoundReport`.
         """
         if not self._workers:
             return
@@ -139,12 +129,7 @@ class Reporters:
     def count(self, record: RoundRecord, num_clients: int) -> None:
         """Count the draws of a round. Call this before the round's checkpoint is saved, and before `round`.
 
-        Parameters
-        ----------
-        record : RoundRecord
-            The record of the round.
-        num_clients : int
-            The number of registered clients.
+        ``record``: the record of the round. ``num_clients``: the number of registered clients.
         """
         if not self._workers:
             return

@@ -186,15 +186,9 @@ class RoundLogic:
         silence would leave out more than half of the available clients that are not quarantined for offences.
         In the second case, the silence probably has one common cause, such as the network.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 1.
-        available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs such a pass.
-        learning_rate : float, optional
-            The clients' learning rate in this round, > 0 (default: `local_learning_rate`).
+        ``round``: the round, >= 1. ``available``: the distinct indexes of the available clients (default: all
+        registered clients). The default saves a pass over all clients, unless the selector needs such a pass.
+        ``learning_rate``: the clients' learning rate in this round, > 0 (default: `local_learning_rate`).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -391,24 +385,15 @@ class RoundLogic:
         one or two further passes, and so do variates. Every sum is in selection order, so that a resumed run
         repeats it bit for bit.
 
-        Parameters
-        ----------
-        chosen : Chosen
-            The result of `choose`.
-        arrays : dict of arrays
-            w_t, the model that was sent to the clients. It is not changed.
-        replies : sequence of Reply, or TrainedClients
-            The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
-            batch needs a pass over its clients only for sketches (`numerics.sketches`), which the strict
-            guard, some designs of draws and some selectors use, for variates or for diversities.
-        seconds : ndarray, shape (S,), optional
-            How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
+        ``chosen``: the result of `choose`. ``arrays``: w_t, the model that was sent to the clients. It is not
+        changed. ``replies``: the replies (S,) aligned with the selected clients, or the training of all
+        clients as one batch. A batch needs a pass over its clients only for sketches (`numerics.sketches`),
+        which the strict guard, some designs of draws and some selectors use, for variates or for diversities.
+        ``seconds`` (S,): how long each client took to reply, by the server's clock; NaN = no reply (default:
+        not measured).
 
-        Returns
-        -------
-        Outcome
-            The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
-            if the step is not finite, or if updates are masked and a reply is missing.
+        Returns the new arrays and the record. The round is skipped if fewer than ``quorum`` replies are
+        usable, if the step is not finite, or if updates are masked and a reply is missing.
         """
         chosen = self._with_new_sizes(chosen)
         received = Received.of(replies, chosen.selection)

@@ -26,21 +26,13 @@ class ResponseRates:
     where n_m is the number of times that the client was selected, a_m is the number of its usable replies,
     and ρ̄ is the rate over all clients. In a_m and n_m, older selections count less.
 
-    Parameters
-    ----------
-    num_clients : int
-        M, the number of clients, >= 1.
-    strength : float (default: 5)
-        ρ̄ counts as much as this many selections of the client, > 0. The rate of a client that was never
-        selected is ρ̄.
-    memory : float (default: 200)
-        The estimate mainly depends on this many of the client's last selections, >= 1. Older selections count
-        less because response rates change.
-    limit : float (default: 10)
-        The largest ratio of ρ̄ to a client's rate, >= 1. So a client that hardly ever replies, whether by
-        nature or on purpose, does not dominate a round in which it replies.
-    normalised : bool (default: True)
-        Whether `correct` normalises the weights. Normalisation causes a small bias, and reduces the variance.
+    ``num_clients``: M, the number of clients, >= 1. ``strength`` (default: 5): ρ̄ counts as much as this many
+    selections of the client, > 0. The rate of a client that was never selected is ρ̄. ``memory`` (default:
+    200): the estimate mainly depends on this many of the client's last selections, >= 1. Older selections
+    count less because response rates change. ``limit`` (default: 10): the largest ratio of ρ̄ to a client's
+    rate, >= 1. So a client that hardly ever replies, whether by nature or on purpose, does not dominate a
+    round in which it replies. ``normalised`` (default: True): whether `correct` normalises the weights.
+    Normalisation causes a small bias, and reduces the variance.
     """
 
     def __init__(

@@ -16,10 +16,7 @@ class SkippedRounds:
 
     Such a run has trained nothing, although it reaches its last round.
 
-    Attributes
-    ----------
-    changed : bool
-        Whether a round has changed the model. Then nothing is counted any more.
+    ``changed``: whether a round has changed the model. Then nothing is counted any more.
     """
 
     def __init__(self) -> None:

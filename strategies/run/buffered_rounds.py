@@ -43,10 +43,7 @@ class Gathered(NamedTuple):
 class BufferedRounds:
     """Keeps clients busy with training, across the ends of rounds. `Buffer` decides which clients to ask.
 
-    Attributes
-    ----------
-    models : dict of int to ArrayRecord
-        Round -> the model from which the clients that were asked in that round train.
+    ``models``: Round -> the model from which the clients that were asked in that round train.
     """
 
     def __init__(self, training: ClientTraining, roster: Roster, size_key: str) -> None:

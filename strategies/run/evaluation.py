@@ -26,10 +26,8 @@ _NO_SIZE = "Evaluation of round %d: no usable %s in %d of %s"
 class ClientEvaluation:
     """Lets a random share of the clients evaluate the model after each round.
 
-    Attributes
-    ----------
-    by_group : dict of str to MetricRecord
-        For each group of which a client replied, the average metrics of the group in the last evaluation.
+    ``by_group``: For each group of which a client replied, the average metrics of the group in the last
+    evaluation.
     """
 
     def __init__(self, step: ServerStep, roster: Roster, groups: Groups, seed: int, deadline: float) -> None:

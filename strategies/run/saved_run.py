@@ -56,10 +56,8 @@ class SavedRun:
         If the run does not resume, or there is no checkpoint, return the progress of a new run with the model
         ``initial``, and ``num_rounds``.
 
-        Raises
-        ------
-        CheckpointError
-            If the folder cannot be written to, or holds a run that this run cannot continue.
+        Raises a CheckpointError if the folder cannot be written to, or holds a run that this run cannot
+        continue.
         """
         if self._folder is None:
             return Progress(0, initial), num_rounds

@@ -79,10 +79,8 @@ class RunSettings:
     def of(cls, strategy: str, given: Mapping[str, Any]) -> "RunSettings":
         """Return the settings for the arguments of a strategy, by name.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument has the wrong kind, is out of range, or does not go with another one.
+        Raises a TypeError or ValueError if an argument has the wrong kind, is out of range, or does not go with
+        another one.
         """
         for name, expected in _KINDS.items():
             check_kind(name, given[name], *expected)

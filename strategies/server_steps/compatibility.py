@@ -63,10 +63,7 @@ def view_of(server_strategy: Strategy) -> View:
     A subclass of a Flower strategy has the view of its parent. A subclass that overrides `aggregate_train` is
     refused, unless it has the class attribute ``steps_from_average = True``: then its view is the aggregate.
 
-    Raises
-    ------
-    TypeError
-        If there is no view for this strategy. The message says why.
+    Raises a TypeError if there is no view for this strategy. The message says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"

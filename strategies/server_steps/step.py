@@ -37,22 +37,13 @@ class ServerStep:
     and so is the ``num_sampled_clients`` of differential privacy. The other arguments are those of `refusal`,
     and refused combinations raise an error.
 
-    Attributes
-    ----------
-    view : View
-        The form in which the strategy sees the replies of a round.
-    settings : dict
-        The strategy's settings as given, by attribute. A resume must not change them.
-    strategy : Strategy
-        The copy that takes the steps.
-    base : FedAvg
-        The strategy that builds the messages: the inner strategy if ``strategy`` is one of differential
-        privacy, and otherwise ``strategy`` itself.
-    fraction_evaluate : float
-        The share of the available clients that evaluate the model, from 0 to 1.
-    train_metrics_aggr_fn : callable
-        The function that averages the clients' metrics. `step` does not call it, because the replies that
-        `step` makes have no metrics of clients.
+    ``view``: the form in which the strategy sees the replies of a round. ``settings``: the strategy's
+    settings as given, by attribute. A resume must not change them. ``strategy``: the copy that takes the
+    steps. ``base``: the strategy that builds the messages: the inner strategy if ``strategy`` is one of
+    differential privacy, and otherwise ``strategy`` itself. ``fraction_evaluate``: the share of the available
+    clients that evaluate the model, from 0 to 1. ``train_metrics_aggr_fn``: the function that averages the
+    clients' metrics. `step` does not call it, because the replies that `step` makes have no metrics of
+    clients.
     """
 
     def __init__(
@@ -104,12 +95,9 @@ class ServerStep:
         ``arrays`` is w_t, which some strategies remember. The grid holds only the nodes of the selected
         clients.
 
-        Raises
-        ------
-        RuntimeError
-            If the strategy does not make exactly one message for each of these nodes.
-        PrivacyBudgetExhausted
-            If the ``max_epsilon`` of the strategy's privacy accountant would be exceeded.
+        Raises a RuntimeError if the strategy does not make exactly one message for each of these nodes.
+        Raises a PrivacyBudgetExhausted if the ``max_epsilon`` of the strategy's privacy accountant would be
+        exceeded.
         """
         nodes = sorted(grid.get_node_ids())
         if not nodes:

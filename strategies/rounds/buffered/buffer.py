@@ -97,15 +97,9 @@ class Buffer:
     failed, it counts as busy until the round ends. So memory is bounded by the number of clients that were
     asked.
 
-    Parameters
-    ----------
-    mode : Buffered
-        The settings.
-    size : int
-        K, the number of arrivals that end a round, >= 1.
-    credits_busy : bool (default: True)
-        Whether each selection also gives credit to busy clients. If so, the selector must be unbiased in
-        every round.
+    ``mode``: the settings. ``size``: K, the number of arrivals that end a round, >= 1. ``credits_busy``
+    (default: True): whether each selection also gives credit to busy clients. If so, the selector must be
+    unbiased in every round.
     """
 
     def __init__(self, mode: Buffered, size: int, *, credits_busy: bool = True) -> None:

@@ -32,11 +32,8 @@ NOT_AWAITED = "not waited for"
 class Pace:
     """The times of the last answers to one kind of message.
 
-    Attributes
-    ----------
-    back_off : int
-        The number of exchanges in a row in which most clients did not answer, at most 16. Each such exchange
-        doubles the next wait, since probably the network or the server is slow.
+    ``back_off``: the number of exchanges in a row in which most clients did not answer, at most 16. Each such
+    exchange doubles the next wait, since probably the network or the server is slow.
     """
 
     def __init__(self) -> None:
