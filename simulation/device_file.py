@@ -13,12 +13,8 @@ from strategies.json_text import parse_json
 def read_devices(path: str | Path) -> dict[str, Any]:
     """Return the entry of each device, by name; in numerical order if all names are whole numbers.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the file is not a JSON object with at least one entry.
+    Raises an OSError if the file cannot be read. Raises a ValueError if the file is not a JSON object with at
+    least one entry.
     """
     try:
         content = parse_json(Path(path).read_bytes())

@@ -1,7 +1,5 @@
 """Measured speeds of devices, from FedScale's file ``client_device_capacity`` as JSON, see `device_file`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +31,7 @@ class DeviceSpeeds(NamedTuple):
         found: Floats = PASSES * samples * self.milliseconds / 1000 + megabytes * 8000 / self.kilobits
         return found
 
-    def assigned(self, num_clients: int, seed: int) -> DeviceSpeeds:
+    def assigned(self, num_clients: int, seed: int) -> "DeviceSpeeds":
         """Return the devices (M,) of the clients. A device is used twice only after all were used once.
 
         ``seed`` is the seed of the order of the devices, >= 0.
@@ -49,11 +47,8 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     The object of a device has ``computation``, in milliseconds for one sample, and ``communication``, in
     kilobits a second; both > 0. All other entries are ignored. Devices are in the order of `read_devices`.
 
-    Raises
-    ------
-    OSError, ValueError
-        As `read_devices`, or if an entry is missing or not > 0. The message names the file, the device, the
-        entry, its value and what is allowed.
+    Raises an OSError or ValueError as `read_devices` does, and if an entry is missing or not > 0. The message names
+    the file, the device, the entry, its value and what is allowed.
     """
     if (size := Path(path).stat().st_size) > LARGEST:
         raise ValueError(f"{path}: has {size} bytes: must have at most {LARGEST}")

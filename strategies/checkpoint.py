@@ -66,15 +66,10 @@ class Checkpoint:
 class CheckpointFolder:
     """The last few checkpoints of one run.
 
-    Parameters
-    ----------
-    path : str or Path
-        The folder. `claim` creates it.
-    keep : int (default: 3)
-        The number of checkpoints to keep, >= 2, so that an earlier one remains if the last one is damaged.
-    report : callable, optional
-        Called with one line of text for each file that is refused and each checkpoint that could not be
-        written. Default: the line is logged as a warning by this module's logger.
+    ``path``: the folder. `claim` creates it. ``keep`` (default: 3): the number of checkpoints to keep, >= 2,
+    so that an earlier one remains if the last one is damaged. ``report``: Called with one line of text for
+    each file that is refused and each checkpoint that could not be written. Default: the line is logged as a
+    warning by this module's logger.
 
     Examples
     --------
@@ -110,12 +105,8 @@ class CheckpointFolder:
 
         The call waits at most ``wait`` seconds for another process to release the folder.
 
-        Raises
-        ------
-        CheckpointError
-            If another process still has the folder after this time.
-        OSError
-            If the folder cannot be created or written to.
+        Raises a CheckpointError if another process still has the folder after this time. Raises an OSError if
+        the folder cannot be created or written to.
         """
         if self._lock is not None:
             return
@@ -140,7 +131,6 @@ class CheckpointFolder:
             left.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let other processes claim the folder."""
         if self._lock is not None:
             with suppress(OSError):
                 self._lock.truncate(0)
@@ -186,12 +176,8 @@ class CheckpointFolder:
         disk is full, the error is reported, and all earlier files are kept. The next checkpoint also writes
         the results of this one.
 
-        Raises
-        ------
-        CheckpointError
-            If another process has the folder.
-        TypeError, ValueError
-            If the round is negative, or the checkpoint holds a value that cannot be stored.
+        Raises a CheckpointError if another process has the folder. Raises a TypeError or ValueError if the
+        round is negative, or the checkpoint holds a value that cannot be stored.
         """
         if checkpoint.round < 0:
             raise ValueError(f"round = {checkpoint.round}: must be at least 0")
@@ -214,11 +200,8 @@ class CheckpointFolder:
 
         Return None if there is no checkpoint file. The ``fingerprint`` of this run is compared, if given.
 
-        Raises
-        ------
-        CheckpointError
-            If the last intact checkpoint has another fingerprint; the message lists the differences. Also if
-            there are checkpoint files and none of them is usable.
+        Raises a CheckpointError if the last intact checkpoint has another fingerprint; the message lists the
+        differences. Also if there are checkpoint files and none of them is usable.
         """
         rounds = self.rounds()
         for round in reversed(rounds):

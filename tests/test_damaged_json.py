@@ -15,7 +15,7 @@ from deploy.json_text import parse_json
 from deploy.runs.trials import read_plan
 from server.settings import _read_object
 from strategies.json_text import parse_json as parse_in_strategies
-from strategies.reporters.note import read_note
+from strategies.reporters.base import read_note
 from tasks.leaf import _users
 
 DEEP = "[" * 100_000

@@ -15,10 +15,7 @@ from .base import Kernel, Plan, StackedUpdates, Trained, splitter
 class Loop(Kernel):
     """Calls a task's own training for each client.
 
-    Parameters
-    ----------
-    task : Task
-        Provides the model and its training. The data of the task are not used.
+    ``task``: Provides the model and its training. The data of the task are not used.
     """
 
     def __init__(self, task: Task) -> None:

@@ -1,31 +1,23 @@
 """The training of the clients in a round that waits for their replies, and the replies that come too late."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from strategies.numerics.arrays import Floats
+from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
+from strategies.rounds.stages import Chosen
 from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
 from strategies.rounds.waiting.over_selection import ENOUGH_REPLIED
 from strategies.rounds.waiting.wait_time import LATE
+from tasks.base import Arrays
+from tasks.federated_data import FederatedData
 
-from ..response_times import arrivals
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from strategies.numerics.arrays import Floats
-    from strategies.rounds.logic import RoundLogic
-    from strategies.rounds.stages import Chosen
-    from tasks.base import Arrays
-    from tasks.federated_data import FederatedData
-
-    from ..kernels import Kernel, Plan
-    from ..response_times import ResponseTimes
+from ..kernels import Kernel, Plan
+from ..response_times import ResponseTimes, arrivals
 
 
 class Replies(NamedTuple):
@@ -115,9 +107,7 @@ class Training:
         return Replies(replies, waited, measured)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return a copy of the replies that are still to come."""
         return {"late": self._late.copy()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a state that `state_dict` returned."""
         self._late = np.array(state["late"])

@@ -49,7 +49,6 @@ class Evidence:
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds that were added."""
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:
@@ -89,10 +88,7 @@ class Evidence:
 class Replay:
     """Selectors that learn from the rounds of a log.
 
-    Attributes
-    ----------
-    same : set of str
-        The selectors whose probabilities were those of the log in all rounds so far.
+    ``same``: the selectors whose probabilities were those of the log in all rounds so far.
     """
 
     def __init__(self, selectors: Mapping[str, Selector]) -> None:

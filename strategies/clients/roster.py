@@ -16,11 +16,8 @@ class Roster:
     A node is a connection of a client. The node id may change when a client reconnects; the client's index
     stays.
 
-    Attributes
-    ----------
-    changes : int
-        The number of registrations, removals, changes of identity and changes of data size so far. While
-        this number stays the same, `ids`, `sizes` and `removed` return the same values.
+    ``changes``: the number of registrations, removals, changes of identity and changes of data size so far.
+    While this number stays the same, `ids`, `sizes` and `removed` return the same values.
     """
 
     def __init__(self) -> None:
@@ -93,11 +90,9 @@ class Roster:
         return list(self._ids)
 
     def id_of(self, index: int) -> str:
-        """Return the identity of a client."""
         return self._ids[index]
 
     def node_of(self, index: int) -> int:
-        """Return the last known node id of a registered client."""
         return self._node[index]
 
     def node_of_id(self, client_id: str) -> int | None:
@@ -167,7 +162,6 @@ class Roster:
         return self._group.get(index)
 
     def properties_of(self, index: int) -> dict[str, Any]:
-        """Return the last properties that a client reported."""
         return self._properties.get(index, {})
 
     def groups(self) -> list[str | None]:
@@ -175,7 +169,6 @@ class Roster:
         return list(map(self._group.get, range(len(self))))
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as a JSON object."""
         return {
             "ids": self._ids,
             "removed": self._removed,

@@ -1,30 +1,24 @@
 """Follows which nodes are online, registers them as clients, and waits until enough clients are available."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from logging import INFO, WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
+from ..options import Deadlines, Polling
 from .exchanges import clock_of
 from .status_questions import StatusQuestions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from flwr.serverapp import Grid
-    from numpy.typing import NDArray
-
-    from ..options import Deadlines, Polling
 
 _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
 _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available clients
@@ -91,10 +85,8 @@ class Attendance:
         for a quorum. A resumed run also goes on if a quorum is online and no further client has come for 5
         seconds. A warning is logged if all clients of a resumed run are new.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``clients_per_round`` clients joined a new run within ``deadlines.join``.
+        Raises a NotEnoughClientsError if fewer than ``clients_per_round`` clients joined a new run within
+        ``deadlines.join``.
         """
         clock = clock_of(grid)
         resumed = len(self.roster) > 0
@@ -150,10 +142,8 @@ class Attendance:
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
         """Wait until at least ``quorum`` clients are available, and return all available clients, ascending.
 
-        Raises
-        ------
-        NotEnoughClientsError
-            If fewer than ``quorum`` clients were available for ``deadlines.absence`` seconds.
+        Raises a NotEnoughClientsError if fewer than ``quorum`` clients were available for
+        ``deadlines.absence`` seconds.
         """
         clock = clock_of(grid)
         began = clock.monotonic()
@@ -240,10 +230,7 @@ class Attendance:
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
-        """Give a client that is registered by its node id the identity that it claims, if nobody else has it.
-
-        Return a line for the log, or "" if the client's identity is unchanged.
-        """
+        """Give a client known by its node id the identity that it claims, if free; return a log line."""
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
             return ""
@@ -262,11 +249,9 @@ class Attendance:
             log(INFO, "Clients reported their identities: %s", listed(named))
 
     def _is_available_claimant(self, node: int) -> bool:
-        """Return whether a node is in `_claimants` and its client is available."""
         return node in self._claimants and self._claimants[node][0].available
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered_names),
@@ -275,7 +260,6 @@ class Attendance:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         self.roster.load(state["roster"])
         self._registered_names = set(state["registered"])
         # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.
@@ -325,10 +309,7 @@ class Attendance:
         return bool(refusal)
 
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
-        """Ask nodes as `StatusQuestions.ask` does, and note which new nodes are not asked.
-
-        Nodes whose registered name is not eligible get no message. They are asked once they are eligible.
-        """
+        """Ask as `StatusQuestions.ask` does, without names that are not eligible; note who is not asked."""
         new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
             self._unasked.update(new)

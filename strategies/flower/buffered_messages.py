@@ -1,22 +1,15 @@
 """Sends the TRAIN messages of buffered rounds, and awaits their replies over several rounds."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..rounds.waiting.wait_time import LATE
-from .exchanges import NOT_SENT
+from flwr.app import Message
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flwr.app import Message
-
-    from ..rounds.waiting.wait_time import Wait
-    from .exchanges import ExchangeGrid
+from ..rounds.waiting.wait_time import LATE, Wait
+from .exchanges import NOT_SENT, ExchangeGrid
 
 _AFTER_FAILURE = 1.0  # s, the pause if no message could be sent, since the caller tries again at once
 # s, the shortest pause between two looks for replies; and the pause as a share of the time since `_last`.
@@ -89,10 +82,7 @@ class InFlight:
     Replies that are found at the same time are returned in the order in which their messages were sent.
     Replies that a round does not take stay for the next round.
 
-    Attributes
-    ----------
-    round : int
-        The current round. A client that turns out to be silent is quarantined from the next round on.
+    ``round``: the current round. A client that turns out to be silent is quarantined from the next round on.
     """
 
     round: int = 0
@@ -162,10 +152,7 @@ class InFlight:
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
-        """Let the wait learn that the client replied (``own``), or that its message is lost.
-
-        ``failed`` states that the client's reply is an error.
-        """
+        """Let the wait learn that the client replied (``own``), ``failed``, or that its message is lost."""
         exchange, seconds = sent.exchange, now - sent.exchange.asked
         exchange.open -= 1
         if exchange.wait is not None:
@@ -178,7 +165,6 @@ class InFlight:
             exchange.close(now, self.round)
 
     def _end_waits(self, now: float) -> None:
-        """Make the events of the waits that have ended."""
         for message_id, sent in list(self._sent.items()):
             exchange = sent.exchange
             gives_up = now >= exchange.began + exchange.limit

@@ -1,26 +1,20 @@
 """Sends messages and waits for replies (`ExchangeGrid`); shows a strategy some nodes only (`NodesGrid`)."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from logging import WARNING
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from flwr.app import Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..clients.printable import counted, printable
+from ..rounds.waiting.wait_time import Wait
 from .traffic import Traffic
 from .unreadable_replies import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from flwr.app import Message, RecordDict
-
-    from ..rounds.waiting.wait_time import Wait
 
 
 class Clock(Protocol):
@@ -141,10 +135,7 @@ class _ReadableGrid(GridView):
         self.one_by_one = False  # whether each reply is fetched in a call of its own
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting.
-
-        The fourth error in a row is raised, because clients' replies cannot be the cause then.
-        """
+        """Return the replies so far. The fourth error in a row is raised: no client is its cause."""
         asked = list(message_ids)
         open_, replies = set(asked), []
         for batch in [[each] for each in asked] if self.one_by_one else [asked]:
@@ -184,23 +175,13 @@ class ExchangeGrid(GridView):
     A reply that arrives after its exchange has ended, but before its message has expired, is not used, but
     `Wait` learns the time of its arrival.
 
-    Parameters
-    ----------
-    grid : Grid
-        The grid that Flower gives to the ServerApp.
-    interval : float
-        The longest pause between two looks, in seconds, > 0.
-    traffic : Traffic, optional
-        Counts the messages (default: a counter that nothing reads).
+    ``grid``: the grid that Flower gives to the ServerApp. ``interval``: the longest pause between two looks,
+    in seconds, > 0. ``traffic``: Counts the messages (default: a counter that nothing reads).
 
-    Attributes
-    ----------
-    arrivals : dict of str to float
-        Message id -> the seconds from sending the message until the server had the reply, in the last
-        exchange. Errors that the SuperLink sends in place of an offline node do not count.
-    missing : dict of int to str
-        Position of a message -> why there is no reply to it, in the last exchange. Only for messages that
-        could not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
+    ``arrivals``: Message id -> the seconds from sending the message until the server had the reply, in the
+    last exchange. Errors that the SuperLink sends in place of an offline node do not count. ``missing``:
+    Position of a message -> why there is no reply to it, in the last exchange. Only for messages that could
+    not be sent, and for exchanges with a `Wait` that no sufficient number of replies has ended.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -215,7 +196,7 @@ class ExchangeGrid(GridView):
         self._late = LateReplies()
 
     @classmethod
-    def of(cls, grid: Grid, interval: float) -> ExchangeGrid:
+    def of(cls, grid: Grid, interval: float) -> "ExchangeGrid":
         """Return the grid if it is an `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
         return grid if isinstance(grid, ExchangeGrid) else cls(grid, interval)
 
@@ -227,7 +208,6 @@ class ExchangeGrid(GridView):
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that have arrived, without waiting."""
         replies = list(self._grid.pull_messages(message_ids))
         self._traffic.received(replies)
         return replies

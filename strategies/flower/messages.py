@@ -1,32 +1,24 @@
 """Converts between Flower's messages and the reports and replies that `RoundLogic` takes."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
+from ..rounds.record import RoundRecord
 from ..rounds.replies import Reply
+from ..rounds.stages import Chosen
 from ..rounds.waiting.over_selection import ENOUGH_REPLIED
 from ..rounds.waiting.wait_time import LATE
-from .arrays import ReceivedArrays
-from .contents import of_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from ..rounds.record import RoundRecord
-    from ..rounds.stages import Chosen
-    from .exchanges import Clock
+from .arrays import ReceivedArrays, of_kind
+from .exchanges import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
@@ -54,10 +46,7 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
 
     The data size is the metric ``size_key``; without it, ``num-examples`` or ``num_examples``.
 
-    Raises
-    ------
-    ValueError
-        If the data size is invalid, see `Report.parse`.
+    Raises a ValueError if the data size is invalid, see `Report.parse`.
     """
     fields: dict[str, object] = {}
     for metrics in of_kind(content, MetricRecord).values():

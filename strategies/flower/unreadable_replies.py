@@ -1,17 +1,12 @@
 """Replaces the content of replies that cannot be read, so that no reply causes an error in later code."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from logging import WARNING
-from typing import TYPE_CHECKING
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common import log
 
 from ..clients.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MOST_RECORDS = 100
 """The most records in a reply. The server needs one array record and a few records with numbers and text."""

@@ -248,7 +248,6 @@ class LazyExperts:
         self._sum_up(np.zeros(1, dtype=np.int64))  # leaf 0 is below every node that is new and not empty
 
     def _sum_up(self, columns: Ints | None = None) -> None:
-        """Compute the nodes above some leaves (default: all)."""
         below: Floats = self._leaves
         for level in self._levels:
             nodes: slice | Ints = slice(below.shape[-1] // ARITY)
@@ -395,10 +394,7 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Turn places in the order of the untouched clients into ranks in the order of all clients.
-
-        The place after the last untouched client becomes M.
-        """
+        """Turn places among the untouched clients into ranks among all; the one after the last becomes M."""
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:

@@ -44,10 +44,7 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
 def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
     """Return the distinct clients in `drawn`, in order of first appearance, and how often each appears."""
     tally = Counter(drawn.tolist())
-    return (
-        np.fromiter(tally, np.int64, len(tally)),
-        np.fromiter(tally.values(), np.int64, len(tally)),
-    )
+    return (np.fromiter(tally, np.int64, len(tally)), np.fromiter(tally.values(), np.int64, len(tally)))
 
 
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:

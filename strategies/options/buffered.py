@@ -1,7 +1,5 @@
 """Buffered: the settings of buffered (asynchronous) rounds, which do not wait for slow clients."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from ..selectors import checks

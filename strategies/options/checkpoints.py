@@ -1,7 +1,5 @@
 """Checkpoints: where a run saves its checkpoints, and whether it resumes from the last one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How long a run waits for clients and for their answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from .value_checks import seconds

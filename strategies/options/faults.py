@@ -1,7 +1,5 @@
 """What a round does about clients that are missing, late, wrong or malicious."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,7 +65,6 @@ class Faults:
 
     @property
     def guard_settings(self) -> GuardSettings | None:
-        """The settings of the guard; None if there is no guard."""
         if isinstance(self.guard, GuardSettings):
             return self.guard
         if isinstance(self.guard, Mapping):
@@ -87,11 +84,8 @@ class Faults:
 def check_correction(selector: type[Selector]) -> None:
     """Refuse the correction "rates" for a selector whose weights already make up for missing replies.
 
-    Raises
-    ------
-    ValueError
-        If the selector is unbiased in the long run. Both corrections together would give too much weight to a
-        group that seldom replies.
+    Raises a ValueError if the selector is unbiased in the long run. Both corrections together would give too
+    much weight to a group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

@@ -1,7 +1,5 @@
 """GuardSettings: the numbers that determine when the guard clips, rejects and quarantines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """How the server asks clients for their status and for reports."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Checks of single values. Each error names the option, its value and what is allowed."""
 
-from __future__ import annotations
-
 from math import inf
 from numbers import Real
 from typing import Any

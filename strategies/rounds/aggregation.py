@@ -56,15 +56,11 @@ class Update:
 class Model:
     """The global model w_t that was sent to the clients, with the sums and norms of updates of this model.
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        The parameters w_t: arrays of real numbers, of any shapes. They are not changed. Differences are
-        computed in float32, or in the array's type if it is wider. For integers of 32 bits or more they are
-        computed in float64.
-    exact : bool (default: False)
-        Whether the squares of a norm are summed in float64 throughout, which takes longer. Rounds with
-        control variates use it, so that the papers' experiments with such rounds repeat bit for bit.
+    ``arrays``: the parameters w_t: arrays of real numbers, of any shapes. They are not changed. Differences
+    are computed in float32, or in the array's type if it is wider. For integers of 32 bits or more they are
+    computed in float64. ``exact`` (default: False): whether the squares of a norm are summed in float64
+    throughout, which takes longer. Rounds with control variates use it, so that the papers' experiments with
+    such rounds repeat bit for bit.
     """
 
     def __init__(self, arrays: Arrays, *, exact: bool = False) -> None:

@@ -186,15 +186,9 @@ class RoundLogic:
         silence would leave out more than half of the available clients that are not quarantined for offences.
         In the second case, the silence probably has one common cause, such as the network.
 
-        Parameters
-        ----------
-        round : int
-            The round, >= 1.
-        available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs such a pass.
-        learning_rate : float, optional
-            The clients' learning rate in this round, > 0 (default: `local_learning_rate`).
+        ``round``: the round, >= 1. ``available``: the distinct indexes of the available clients (default: all
+        registered clients). The default saves a pass over all clients, unless the selector needs such a pass.
+        ``learning_rate``: the clients' learning rate in this round, > 0 (default: `local_learning_rate`).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -391,24 +385,15 @@ class RoundLogic:
         one or two further passes, and so do variates. Every sum is in selection order, so that a resumed run
         repeats it bit for bit.
 
-        Parameters
-        ----------
-        chosen : Chosen
-            The result of `choose`.
-        arrays : dict of arrays
-            w_t, the model that was sent to the clients. It is not changed.
-        replies : sequence of Reply, or TrainedClients
-            The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
-            batch needs a pass over its clients only for sketches (`numerics.sketches`), which the strict
-            guard, some designs of draws and some selectors use, for variates or for diversities.
-        seconds : ndarray, shape (S,), optional
-            How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
+        ``chosen``: the result of `choose`. ``arrays``: w_t, the model that was sent to the clients. It is not
+        changed. ``replies``: the replies (S,) aligned with the selected clients, or the training of all
+        clients as one batch. A batch needs a pass over its clients only for sketches (`numerics.sketches`),
+        which the strict guard, some designs of draws and some selectors use, for variates or for diversities.
+        ``seconds`` (S,): how long each client took to reply, by the server's clock; NaN = no reply (default:
+        not measured).
 
-        Returns
-        -------
-        Outcome
-            The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
-            if the step is not finite, or if updates are masked and a reply is missing.
+        Returns the new arrays and the record. The round is skipped if fewer than ``quorum`` replies are
+        usable, if the step is not finite, or if updates are masked and a reply is missing.
         """
         chosen = self._with_new_sizes(chosen)
         received = Received.of(replies, chosen.selection)
@@ -446,10 +431,7 @@ class RoundLogic:
         return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
-        """Return a round whose weights use the current data sizes, if these have changed since the selection.
-
-        Masked updates keep their weights: the clients have applied them.
-        """
+        """Return the round with weights of the current sizes. Masked updates keep theirs."""
         before = chosen.sizes
         if before is None or before is self.selector.client_sizes or self.updates == "masked":
             return chosen
@@ -498,7 +480,6 @@ class RoundLogic:
         skipped: str,
         seconds: Floats | None,
     ) -> RoundRecord:
-        """Let the selector learn from a round, and return its record."""
         opened, selection, responded = chosen.opened, chosen.selection, examined.usable
         weights = np.where(responded, weights, 0.0)
         part_norms = received.part_norms
@@ -625,7 +606,6 @@ class RoundLogic:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from the `state_dict` of a `RoundLogic` with the same options."""
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
         for name, array in state.items():
@@ -664,10 +644,7 @@ def _without(some: Ints, others: Ints) -> Ints:
 
 
 def _among(available: Ints, clients: Ints) -> Ints:
-    """Return those of the given clients that are available; both arrays are ascending.
-
-    The time is O(n log M) for n clients. NumPy's `intersect1d` needs seconds for a million available clients.
-    """
+    """Return the available ones of ``clients`` (both ascend) in O(n log M); `intersect1d`: O(M log M)."""
     at = np.searchsorted(available, clients)
     inside = at < available.size
     found: Ints = clients[inside][available[at[inside]] == clients[inside]]
@@ -675,5 +652,4 @@ def _among(available: Ints, clients: Ints) -> Ints:
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return the reasons by client instead of by position, in selection order, as printable text."""
     return {int(selection.clients[i]): printable(reasons[i]) for i in sorted(reasons)}

@@ -178,7 +178,6 @@ class ExaminedReplies:
 
     @cached_property
     def usable(self) -> Bools:
-        """(S,) whether each client's update can be used."""
         return _marked(self.updates, self.norms.size)
 
     def sum(self, coefficients: Floats) -> Arrays:
@@ -210,22 +209,11 @@ def examine(
 ) -> ExaminedReplies:
     """Examine the replies of a round in one pass.
 
-    Parameters
-    ----------
-    model : Model
-        The model w_t.
-    received : Received
-        What the S clients sent.
-    expected : ndarray, shape (S,)
-        The coefficients of the sum if every model is usable.
-    learning_rate : float
-        The number by which norms are divided, > 0.
-    baselines : mapping of int to arrays, optional
-        Position -> the baseline y_m of the client (default: y_m = 0).
-    masked : bool (default: False)
-        Whether updates are masked. Then the norms are those that the clients report.
-    sketched : bool (default: False)
-        Whether to compute a sketch of each update. With True, a batch needs a pass over its clients.
+    ``model``: the model w_t. ``received``: what the S clients sent. ``expected`` (S,): the coefficients of
+    the sum if every model is usable. ``learning_rate``: the number by which norms are divided, > 0.
+    ``baselines``: Position -> the baseline y_m of the client (default: y_m = 0). ``masked`` (default: False):
+    whether updates are masked. Then the norms are those that the clients report. ``sketched`` (default:
+    False): whether to compute a sketch of each update. With True, a batch needs a pass over its clients.
     """
     size, batch = received.losses.size, received.batch if baselines is None else None
     first: _FirstPass = SpeculativeSum(model, expected) if batch is None else _BatchSum(model, batch)

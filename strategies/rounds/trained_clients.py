@@ -46,7 +46,6 @@ class WeightedUpdates(ClientUpdates):
         return self.updates.norms()
 
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return the sum of the weighted updates."""
         return self.updates.combined(coefficients * self.weights)
 
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
@@ -72,7 +71,6 @@ class JoinedUpdates(ClientUpdates):
         return norms
 
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return the weighted sum over all sets, in the order of the sets."""
         total: Arrays = {}
         for rows, updates in zip(self.rows, self.sets, strict=True):
             for name, array in updates.combined(coefficients[rows]).items():

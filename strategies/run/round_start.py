@@ -1,22 +1,17 @@
 """The beginning of a round: wait for clients, find those that may be selected, and poll the candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord
 
+from ..flower.attendance import Attendance
+from ..flower.exchanges import ExchangeGrid
 from ..flower.polling import Asked, Poll, PollRound
-
-if TYPE_CHECKING:
-    from ..flower.attendance import Attendance
-    from ..flower.exchanges import ExchangeGrid
-    from ..rounds.stages import Opened
-    from ..selectors.settings import Schedule
-    from .round_log import RoundLog
-    from .selector_clients import SelectorClients
-    from .training import ClientTraining
+from ..rounds.stages import Opened
+from ..selectors.settings import Schedule
+from .round_log import RoundLog
+from .selector_clients import SelectorClients
+from .training import ClientTraining
 
 
 @dataclass(frozen=True)

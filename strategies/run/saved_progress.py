@@ -1,23 +1,19 @@
 """The progress of a run: last round, model and metrics so far; its conversion to and from a checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from ..checkpoint import Checkpoint
 from ..flower.arrays import ReceivedArrays, encode
 from ..rounds.skipped_rounds import SkippedRounds
 from .log_lines import as_text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SOURCES = {  # attribute of `Result` -> the name of its metrics in the log
     "train_metrics_clientapp": "clients, training",
@@ -92,7 +88,7 @@ class Progress:
         return Checkpoint(self.round, arrays, meta, fingerprint, results)
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> Progress:
+    def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> "Progress":
         """Return the progress that a checkpoint holds.
 
         The arrays of the model are in the order of ``initial_arrays``, whose values are not used.

@@ -1,7 +1,5 @@
 """The settings of a run: a strategy's arguments, checked, and as reporters and checkpoints hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -78,13 +76,11 @@ class RunSettings:
     masked_updates: bool
 
     @classmethod
-    def of(cls, strategy: str, given: Mapping[str, Any]) -> RunSettings:
+    def of(cls, strategy: str, given: Mapping[str, Any]) -> "RunSettings":
         """Return the settings for the arguments of a strategy, by name.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument has the wrong kind, is out of range, or does not go with another one.
+        Raises a TypeError or ValueError if an argument has the wrong kind, is out of range, or does not go with
+        another one.
         """
         for name, expected in _KINDS.items():
             check_kind(name, given[name], *expected)
@@ -135,17 +131,14 @@ class RunSettings:
 
     @cached_property
     def kind(self) -> type[Selector]:
-        """The selector's class."""
         return selector_type(self.selector)
 
     @cached_property
     def of_selector(self) -> Settings:
-        """The selector's settings, checked and with defaults."""
         return self.kind.checked_settings(self.selector_settings)
 
     @cached_property
     def budgets(self) -> Budgets:
-        """K(t)."""
         return Budgets(self.clients_per_round, self.budget)
 
     @property
@@ -155,11 +148,9 @@ class RunSettings:
 
     @cached_property
     def rates(self) -> Schedule:
-        """The clients' learning rate by round."""
         return read_rates("local_learning_rate", self.rate)
 
     def shown(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that reporters show."""
         return {
             "strategy": self.strategy,
             **self._selection(self.selector_settings, step),
@@ -169,7 +160,6 @@ class RunSettings:
         }
 
     def fixed(self, step: ServerStep) -> dict[str, Any]:
-        """Return the settings that a resume must not change, as JSON values."""
         guard = self.faults.guard_settings
         settings = {name: repr(value) for name, value in sorted(self.selector_settings.items())}
         return {

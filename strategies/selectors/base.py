@@ -450,7 +450,6 @@ class Selector(ABC):
         self._assign(self._checked_state(state))
 
     def _checked_state(self, state: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        """Return copies of the arrays of a saved state; a ValueError if it is not one of this selector."""
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
         arrays = checks.state(state, self._state, all_axes)
         if not np.array_equal(arrays["selector"], self._state["selector"]):
@@ -493,24 +492,15 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that `learn_norms` changes. Called if `_wants_norms`.
-
-        `norms` (n,) are the finite answers of `clients` (n,).
-        """
+        """Return the arrays that `learn_norms` changes; ``norms`` (n,) are finite answers of ``clients``."""
         return {}
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Return the arrays that change because clients join.
-
-        `registered` (M,) includes the joining clients; the state of ``self`` does not include them yet.
-        """
+        """Return the arrays that change as clients join; ``registered`` (M,) has them, ``self`` not yet."""
         return {}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Return the arrays that change because clients are removed.
-
-        `registered` (M,) is False for these clients; in the state of ``self`` they are still registered.
-        """
+        """Return the arrays that change as clients leave; ``registered`` (M,) lacks them already."""
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
@@ -532,8 +522,6 @@ class Selector(ABC):
 
     @property
     def _registered_size(self) -> float:
-        """The sum of the registered clients' sizes."""
-
         def compute() -> float:
             everyone = self._num_registered == self.num_clients
             return float((self.client_sizes if everyone else self.client_sizes[self._registered]).sum())
@@ -541,7 +529,6 @@ class Selector(ABC):
         return self._cached("registered_size", ("registered", "client_sizes"), compute)
 
     def _uniform(self) -> Floats:
-        """Return (M,) the uniform distribution over the registered clients."""
         p: Floats = self._registered / max(1, self._num_registered)
         return p
 
@@ -571,7 +558,6 @@ class Selector(ABC):
         }
 
     def _horizon(self) -> int:
-        """Return `num_rounds`, for a selector that requires it."""
         if self._num_rounds is None:
             raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
         return self._num_rounds

@@ -70,7 +70,6 @@ class RememberedUpdates:
 
     @property
     def number(self) -> int:
-        """How many clients have a mean sketch."""
         return len(self._rows)
 
     def keep(self, registered: Bools) -> None:

@@ -3,8 +3,6 @@
 ``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from itertools import groupby
@@ -65,10 +63,7 @@ def view_of(server_strategy: Strategy) -> View:
     A subclass of a Flower strategy has the view of its parent. A subclass that overrides `aggregate_train` is
     refused, unless it has the class attribute ``steps_from_average = True``: then its view is the aggregate.
 
-    Raises
-    ------
-    TypeError
-        If there is no view for this strategy. The message says why.
+    Raises a TypeError if there is no view for this strategy. The message says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"

@@ -1,22 +1,16 @@
 """The server step of strategies with differential privacy: adds the noise that Flower's own step lacks."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
 
+from ..rounds.aggregation import Arrays
 from .compatibility import SERVER_SIDE
 from .replies import NORM_BIT, Asked, Contribution, record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flwr.app import Message
-    from numpy.typing import NDArray
-
-    from ..rounds.aggregation import Arrays
 
 _ROUNDING = 1e-3
 """After a client clipped an update to C, the update's length may differ from C by this relative error."""

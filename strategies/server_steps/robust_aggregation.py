@@ -1,20 +1,15 @@
 """The server step of strategies that see single replies: median, trimmed mean, Krum, Bulyan and q-FedAvg."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr.app import Message
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flwr.app import Message
-    from flwr.serverapp.strategy import Strategy
-    from numpy.typing import NDArray
-
-    from .replies import Asked, Contribution
+from .replies import Asked, Contribution
 
 
 def least_replies(server_strategy: Strategy) -> int:

@@ -8,18 +8,13 @@ The state holds no noise of differential privacy, because the noise would reveal
 resumed run draws new noise.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.serverapp import strategy as flower
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 class Remembered(NamedTuple):

@@ -1,7 +1,5 @@
 """Buffered rounds: decides which clients are asked, and computes the weights of their updates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -99,15 +97,9 @@ class Buffer:
     failed, it counts as busy until the round ends. So memory is bounded by the number of clients that were
     asked.
 
-    Parameters
-    ----------
-    mode : Buffered
-        The settings.
-    size : int
-        K, the number of arrivals that end a round, >= 1.
-    credits_busy : bool (default: True)
-        Whether each selection also gives credit to busy clients. If so, the selector must be unbiased in
-        every round.
+    ``mode``: the settings. ``size``: K, the number of arrivals that end a round, >= 1. ``credits_busy``
+    (default: True): whether each selection also gives credit to busy clients. If so, the selector must be
+    unbiased in every round.
     """
 
     def __init__(self, mode: Buffered, size: int, *, credits_busy: bool = True) -> None:
@@ -121,7 +113,6 @@ class Buffer:
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
-        """Begin a round. Its number must be above that of the last round."""
         self._round, self._draws_in_round = round, 0
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -213,7 +204,6 @@ class Buffer:
 
     @property
     def num_training(self) -> int:
-        """How many clients hold a place."""
         return sum(each.state is State.TRAINING for each in self._drawn.values())
 
     @property
@@ -321,7 +311,6 @@ class Buffer:
     # --- the state --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state between two rounds, including the clients in flight, which a resume asks again."""
         drawn = list(self._drawn.values())
         return {
             "totals": np.array([self.num_draws, float(self.num_asked)]),
@@ -337,7 +326,6 @@ class Buffer:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         per_client = ("clients", "counts", "states", "versions")
         axes: dict[str, tuple[str | int, ...]] = dict.fromkeys(per_client, ("drawn",))
         axes |= {"credits": ("drawn", 3), "counted": ("counted",), "counts_from": ("counted",)}

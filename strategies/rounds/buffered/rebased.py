@@ -1,7 +1,5 @@
 """Rebased: a client's update of an earlier model, added to the current model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

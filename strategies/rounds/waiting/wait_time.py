@@ -1,7 +1,5 @@
 """Measures how long clients take to answer one kind of message, and computes how long to wait for answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, isnan, nan
@@ -34,11 +32,8 @@ NOT_AWAITED = "not waited for"
 class Pace:
     """The times of the last answers to one kind of message.
 
-    Attributes
-    ----------
-    back_off : int
-        The number of exchanges in a row in which most clients did not answer, at most 16. Each such exchange
-        doubles the next wait, since probably the network or the server is slow.
+    ``back_off``: the number of exchanges in a row in which most clients did not answer, at most 16. Each such
+    exchange doubles the next wait, since probably the network or the server is slow.
     """
 
     def __init__(self) -> None:
@@ -63,11 +58,9 @@ class Pace:
         self._times = np.concatenate([self._times, seconds])[-_WINDOW:]
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state."""
         arrays = checks.state(state, self.state_dict(), {})
         times, back_off = arrays["times"], int(arrays["back_off"])
         if (times < 0).any():

@@ -30,9 +30,7 @@ class FLICSSettings(GroupSettings):
     """
 
     min_shares: ByGroup = group_numbers(
-        low=0.0,
-        high=1.0,
-        doc="least share of each group among all participants so far (default: 0)",
+        low=0.0, high=1.0, doc="least share of each group among all participants so far (default: 0)"
     )
     beta: float = setting(
         0.0,
@@ -355,10 +353,7 @@ class FLICSSelector(GroupSelector):
         return rates
 
     def _mean(self, name: str, context: RoundContext, a: Ints) -> Floats:
-        """Return (G,) the mean of the setting `name` over each group's available clients.
-
-        The mean is 0 for a group without available clients.
-        """
+        """Return (G,) the mean of a setting over each group's available clients; 0 for a group without."""
         values: Floats = context.available.of(self._array(name))
         return np.bincount(self._available_groups(context), values, a.size) / np.maximum(a, 1)
 

@@ -157,10 +157,7 @@ class GroupSelector(Selector):
 
     @abstractmethod
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        """Return the inclusion probability (G,) of each group's clients, and the selected clients (S,).
-
-        The probabilities are those of available clients. The selected clients are ascending.
-        """
+        """Return (G,) the inclusion probability of a group's available clients; the selected, ascending."""
 
     @abstractmethod
     def _weights(self, clients: Ints) -> Floats:
@@ -184,15 +181,10 @@ class GroupSelector(Selector):
         return groups
 
     def _counted(self, groups: Ints) -> Ints:
-        """Return (G,) how often each group occurs."""
         return np.bincount(groups, minlength=self._num_groups())
 
     def _draw(self, context: RoundContext, groups: Ints, numbers: Ints, rng: np.random.Generator) -> Ints:
-        """Draw a given number of clients of each group from the available clients, without replacement.
-
-        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most as many as
-        are available. Return the clients (S,), ascending.
-        """
+        """Draw ``numbers`` (G,) of the available clients of each group, without replacement; ascending."""
         a = self._counted(groups)
         # Each available client gets a random key, and in each group the clients with the smallest keys are
         # selected. These keys are almost surely below `bounds`, so only keys below `bounds` are sorted.

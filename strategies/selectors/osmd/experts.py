@@ -27,16 +27,9 @@ AXES: dict[str, tuple[str, ...]] = {
 class Experts(ABC):
     """E experts. A method that returns a dict returns the arrays of the selector's state that change.
 
-    Parameters
-    ----------
-    state : mapping of str to array
-        The arrays named in `AXES`.
-    registered : ndarray of bool, shape (M,)
-        Which clients may be drawn.
-    alpha : float
-        α: the floor times the number of registered clients.
-    ranked : callable
-        Returns the `Ranking` of a base; the selector keeps it.
+    ``state``: the arrays named in `AXES`. ``registered`` (M,): which clients may be drawn. ``alpha``: α: the
+    floor times the number of registered clients. ``ranked``: Returns the `Ranking` of a base; the selector
+    keeps it.
     """
 
     def __init__(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from strategies.selectors import Selection
-from strategies.selectors.baselines.full import FullSelector
 from strategies.selectors.baselines.optimal import OptimalSelector
+from strategies.selectors.baselines.uniform import FullSelector
 from strategies.selectors.importance.avare import AvareSelector
-from strategies.selectors.importance.lipschitz_is import LipschitzISSelector
+from strategies.selectors.importance.importance import LipschitzISSelector
 from strategies.selectors.importance.mabs import MABSSelector
 from strategies.selectors.importance.vrb import VRBSelector
 

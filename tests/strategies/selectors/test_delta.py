@@ -7,10 +7,8 @@ import pytest
 
 from strategies.selectors import Selection, settings_of_run
 from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries
-from strategies.selectors.delta.delta import DeltaSelector
-from strategies.selectors.delta.fed_is import FedISSelector
-from strategies.selectors.delta.prac_delta import PracDeltaSelector
-from strategies.selectors.delta.prac_is import PracISSelector
+from strategies.selectors.delta.delta import DeltaSelector, FedISSelector
+from strategies.selectors.delta.practical import PracDeltaSelector, PracISSelector
 
 from ...support.selections import feedback
 
