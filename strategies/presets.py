@@ -69,12 +69,13 @@ class Forecast(SelectionStrategy):
     Parameters
     ----------
     clients_per_round : int
-        K, the number of draws a round (with replacement, so fewer clients may train).
+        K, the number of distinct clients that train in a round.
     replacement : bool (default: True)
-        If False, clients are drawn without replacement.
-    design : str (default: "own")
-        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`, such as "balanced". "own"
-        is one client in each K-th of the running sum of the probabilities ("stratified").
+        With ``design="own"``: if False, clients are drawn one after another without replacement.
+    design : str (default: "balanced")
+        How K clients are drawn from the probabilities: a name in `designs.DESIGNS`. "balanced" draws cohorts
+        whose remembered updates sum to almost those of all clients, in 32 numbers for each client on the
+        server. "own" is one client in each K-th of the running sum of the probabilities ("stratified").
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``).
     **options
@@ -93,7 +94,7 @@ class Forecast(SelectionStrategy):
         clients_per_round: int,
         *,
         replacement: bool = True,
-        design: str = "own",
+        design: str = "balanced",
         ask_norms: bool = False,
         **options: Unpack[Options],
     ) -> None:

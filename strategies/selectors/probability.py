@@ -26,7 +26,7 @@ LARGEST_NORM = 1e150
 class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
-    replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
+    replacement: bool = setting(True, doc="own draws are with replacement (False: one after another, without)")
     design: str = setting(
         "own",
         choices=("own", *designs.DESIGNS),
@@ -35,10 +35,10 @@ class ProbabilitySettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.replacement and self.design != "own":
+        if not self.replacement and self.design in ("independent", "stratified"):
             raise ValueError(
-                f"replacement = False with design = {self.design!r}: must be True, or design 'own': a design "
-                "says itself how often a client is drawn"
+                f"replacement = False with design = {self.design!r}: must be True, or the design 'own' or "
+                "one that draws each client at most once, such as 'systematic'"
             )
 
 
