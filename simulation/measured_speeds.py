@@ -47,7 +47,7 @@ def read_device_speeds(path: str | Path) -> DeviceSpeeds:
     The object of a device has ``computation``, in milliseconds for one sample, and ``communication``, in
     kilobits a second; both > 0. All other entries are ignored. Devices are in the order of `read_devices`.
 
-    Raises an OSError or ValueError as `read_devices` does, and if an entry is missing or not > 0. The message names
+    Raises the errors of `read_devices`, and a ValueError if an entry is missing or not > 0. The message names
     the file, the device, the entry, its value and what is allowed.
     """
     if (size := Path(path).stat().st_size) > LARGEST:

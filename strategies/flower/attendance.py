@@ -176,7 +176,8 @@ class Attendance:
         asked = [
             node
             for node in self.roster.without_available(online)
-            if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
+            if self.roster.client_at(node) is not None
+            or not (node in self._claimants and self._claimants[node][0].available)
         ]
         unasked: set[int] = set()
         if self.eligible.conditions.needs_properties:  # a property may have changed
@@ -247,9 +248,6 @@ class Attendance:
     def _log_identities(self, found: Sequence[str]) -> None:
         if named := list(filter(None, found)):
             log(INFO, "Clients reported their identities: %s", listed(named))
-
-    def _is_available_claimant(self, node: int) -> bool:
-        return node in self._claimants and self._claimants[node][0].available
 
     def state(self) -> dict[str, Any]:
         return {

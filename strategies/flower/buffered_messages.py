@@ -142,14 +142,11 @@ class InFlight:
                 exchange.update()
             self._end_waits(now)
             if not self._events:
-                ends = [self._end_of(each) for each in self._sent.values()]
+                exchanges = ((sent.exchange, sent.overdue) for sent in self._sent.values())
+                ends = [each.began + each.limit if overdue else each.end for each, overdue in exchanges]
                 pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - self._last)), grid.interval)
                 clock.sleep(max(0.0, min([looked + pause, *ends]) - now))
         return self._events.popleft()
-
-    def _end_of(self, sent: _Sent) -> float:
-        """Return when the client loses its place or is given up, if it does not reply; s on the clock."""
-        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
         """Let the wait learn that the client replied (``own``), ``failed``, or that its message is lost."""
