@@ -32,10 +32,7 @@ class DeviceSpeeds(NamedTuple):
         return found
 
     def assigned(self, num_clients: int, seed: int) -> "DeviceSpeeds":
-        """Return the devices (M,) of the clients. A device is used twice only after all were used once.
-
-        ``seed`` is the seed of the order of the devices, >= 0.
-        """
+        """Return (M,) the clients' devices by ``seed`` >= 0; all are used once before one is used twice."""
         order = generator(seed, 0, "device speeds").permutation(self.milliseconds.size)
         places = np.resize(order, num_clients)
         return DeviceSpeeds(self.milliseconds[places], self.kilobits[places])

@@ -138,20 +138,14 @@ class CheckpointFolder:
             self._lock = None
 
     def is_claimed(self) -> bool:
-        """Return whether another process has claimed the folder.
-
-        The process that has the claim must not call this method, because the call would end its claim.
-        """
+        """Return whether another process has claimed the folder. The claimant must not call this method."""
         if not self._lock_file.exists():
             return False
         with self._lock_file.open("a") as lock:
             return not _locked(lock)
 
     def is_abandoned(self) -> bool:
-        """Return whether the last process that claimed the folder ended without `release`.
-
-        The process that has the claim must not call this method.
-        """
+        """Return whether the last claimant ended without `release`. The claimant must not call this."""
         return self._lock_file.exists() and self._lock_file.stat().st_size > 0 and not self.is_claimed()
 
     def last_claim(self) -> int | None:

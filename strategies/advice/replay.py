@@ -38,10 +38,7 @@ SAME = 1e-6
 
 
 class Evidence:
-    """What the rounds of a log say about some distributions.
-
-    The distributions have ``names``, of which one is `BASELINE`.
-    """
+    """What the rounds of a log say about distributions with ``names``, of which one is `BASELINE`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -86,10 +83,7 @@ class Evidence:
 
 
 class Replay:
-    """Selectors that learn from the rounds of a log.
-
-    ``same``: the selectors whose probabilities were those of the log in all rounds so far.
-    """
+    """Selectors that learn from a log. ``same``: those whose probabilities were always those of the log."""
 
     def __init__(self, selectors: Mapping[str, Selector]) -> None:
         self._selectors = dict(selectors)

@@ -167,10 +167,7 @@ class Attendance:
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
-        """Register new clients, ask unavailable clients again, and return the available clients.
-
-        The result is ascending.
-        """
+        """Register new clients, ask unavailable ones again, and return the available clients, ascending."""
         online = self._online(grid)
         self._claimants = {node: claim for node, claim in self._claimants.items() if node in online}
         asked = [
@@ -317,10 +314,7 @@ class Attendance:
         return reports | {node: Report() for node in new if node in left_out}
 
     def _is_left_out(self, name: str) -> bool:
-        """Return whether a node with this registered name, "" = none, is not eligible whatever it reports.
-
-        The result is False where only a report says whether the client is refused, see `Groups.refusal`.
-        """
+        """Return whether no report of a node with this name ("" = none) can make it eligible or refused."""
         return self.eligible.excludes(name) and not self.groups.refusal(name, None)
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:

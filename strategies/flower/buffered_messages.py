@@ -98,10 +98,7 @@ class InFlight:
         limit: float,
         wait: Wait | None,
     ) -> None:
-        """Send one message to each client; ``wait`` has the clients in this order.
-
-        A message that cannot be sent leads to an event without a reply.
-        """
+        """Send one message to each client, in the order of ``wait``; a lost one is an event without reply."""
         if not messages:
             return
         asked = grid.clock.monotonic()

@@ -67,10 +67,7 @@ class StatusQuestions:
         self._waited = 0.0  # how long answers were awaited, s
 
     def asks(self, online: Mapping[int, str]) -> bool:
-        """Return whether nodes are asked for their status, see `options.Polling`.
-
-        ``online`` holds the registered name of each online node, "" if the node has none.
-        """
+        """Return whether nodes are asked for their status; ``online``: node -> registered name, "" = none."""
         if self._polling.ask_status is not None:
             return self._polling.ask_status
         if self.answered or self._lacking:

@@ -348,10 +348,7 @@ class RoundLogic:
         )
 
     def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
-        """End a buffered round: return the clients that answered or were given up, for `finish`.
-
-        ``num_stale`` is how many of these clients sent an update that is too stale to be used.
-        """
+        """End a buffered round: return who answered or was given up; ``num_stale`` updates are too stale."""
         assert self.buffer is not None
         selection, staleness = self.buffer.take()
         return Chosen(
@@ -595,10 +592,7 @@ class RoundLogic:
     # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit.
-
-        The keys have the form "PART/NAME", for example "selector/levels".
-        """
+        """Return copies of all arrays of the state, by "PART/NAME", to continue bit for bit."""
         return {
             f"{part}/{key}": array
             for part, owner in self._parts().items()

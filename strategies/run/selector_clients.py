@@ -59,10 +59,7 @@ class SelectorClients:
         return self._logic
 
     def create(self, num_rounds: int) -> None:
-        """Create the selector with all known clients, and load the saved state if there is one.
-
-        ``num_rounds`` is the planned number of rounds. Call `update` next.
-        """
+        """Create the selector with all known clients, and load a saved state, if any. Call `update` next."""
         given, sizes = self._settings, self._judge_sizes().used
         selector = create(
             given.selector,

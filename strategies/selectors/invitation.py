@@ -86,10 +86,7 @@ class GroupMember:
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
 
     def accepts(self, round: int, rates: npt.ArrayLike) -> bool:
-        """Return whether the client accepts an invitation with these rates (G,), each in [0, 1].
-
-        The client accepts with probability ``rates[group]``.
-        """
+        """Return whether the client accepts: with the probability ``rates[group]``; rates (G,) in [0, 1]."""
         chance = self._own("rates", rates, 1.0)
         return bool(generator(self.secret, round, "coin").random() < chance)
 

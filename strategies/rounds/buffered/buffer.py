@@ -213,10 +213,7 @@ class Buffer:
 
     @property
     def in_flight(self) -> dict[int, int]:
-        """The clients that were asked and whose training has not ended -> the round in which each was asked.
-
-        They are in the order in which they were drawn.
-        """
+        """The clients whose training has not ended -> the round in which each was asked, in drawn order."""
         return {
             client: each.version
             for client, each in self._drawn.items()

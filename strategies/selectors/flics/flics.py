@@ -84,10 +84,7 @@ class FLICSSettings(GroupSettings):
 
     @property
     def needs_solver(self) -> bool:
-        """Whether there is a budget for which the solver cvxpy may be needed.
-
-        K and the energy budgets of single groups need no solver.
-        """
+        """Whether a budget may need the solver cvxpy; K and energy budgets of single groups do not."""
         return self.cost_budget is not None or isinstance(self.energy_budgets, float)
 
     @property
@@ -226,10 +223,7 @@ class FLICSSelector(GroupSelector):
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
     ) -> Floats:
-        """Return r (G,), the expected number of selected clients of each group.
-
-        The arguments are those of `select`.
-        """
+        """Return r (G,), the expected number of selected clients of each group; arguments as of `select`."""
         context = self._context(round, available, unavailable, budget)
         return self._rates(context, self._counted(self._available_groups(context)))
 

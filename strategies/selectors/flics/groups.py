@@ -132,10 +132,7 @@ class GroupSelector(Selector):
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return `probabilities` (M,). Over time the aggregate estimates a mean over all registered clients.
-
-        `available` and `unavailable` have no effect.
-        """
+        """Return `probabilities` (M,): over time, the aggregate estimates a mean of all registered."""
         return self.probabilities
 
     def _distribution(self) -> Floats:
