@@ -19,10 +19,10 @@ from simulation.availability import Availability, create
 from simulation.availability.trace_file import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
-from strategies import SelectionStrategy
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.options import Deadlines, Faults, Polling
 
+from ..support.federations import play
 from ..support.toy_grid import node_of
 
 
@@ -340,18 +340,10 @@ def named(availability: Availability, **options: Any) -> InProcessGrid:
     return grid
 
 
-def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", **options: Any) -> list[Any]:
+def run_selection(grid, rounds, selector="uniform", **options):
     """Run a SelectionStrategy; return its records of the rounds."""
-    records: list[Any] = []
-    settings: dict[str, Any] = {
-        "clients_per_round": 4,
-        "seed": 5,
-        "polling": Polling(ask_status=False),
-        **options,
-    }
-    strategy = SelectionStrategy(selector, on_round=records.append, **settings)
-    strategy.start(grid, model(0, 1), num_rounds=rounds)
-    return records
+    options = {"clients_per_round": 4, "seed": 5, "polling": Polling(ask_status=False), **options}
+    return play(grid, selector, rounds, model(0, 1), **options).records
 
 
 def test_the_online_nodes_depend_on_the_round():

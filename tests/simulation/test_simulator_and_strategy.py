@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 import tasks
@@ -13,7 +12,6 @@ from simulation.availability import create as availability_of
 from simulation.kernels import MLP, Loop, Plan, Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.control_variates import create_variates
@@ -22,6 +20,7 @@ from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
 from ..server.test_apps import federation
+from ..support.federations import play
 from ..support.simulators import data_of, like_the_apps, run_of_apps
 from ..support.strangers import honest
 from ..support.toy_grid import ToyGrid
@@ -159,17 +158,10 @@ def test_late_clients_are_registered_as_by_the_strategy(selector, partition, opt
 
 def strangers_and_simulator(selector, groups, rounds, strategy, simulation):
     """Run a strategy over nine honest nodes with these groups; return a simulator of clients like them."""
-    records: list[RoundRecord] = []
     common = {"clients_per_round": 4, "seed": 3}
-    run = SelectionStrategy(
-        selector,
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=0.5),
-        min_available_clients=9,
-        **{**common, **strategy},
-    )
+    options = {"polling": Polling(ask_status=True, interval=0.5), "min_available_clients": 9}
     nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
-    run.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
+    _, records, run, _ = play(ToyGrid(nodes), selector, rounds, **{**common, **options, **strategy})
     simulator = Simulator(
         data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=rounds, learning_rate=0.1, batch_size=5,
         local_steps=1, client_sizes=run.selector.client_sizes, **{**common, **simulation},

@@ -19,8 +19,8 @@ from strategies.reporters.scalars import scalars
 from strategies.rounds.record import RoundRecord
 from strategies.selectors import available, selector_type
 
+from ..support.federations import model
 from .test_resume import assert_same, trainer
-from .test_strategy import model
 
 CLIENTS = 8
 SLOW = {6: 10.0, 7: 10.0}  # client -> seconds; the others take about one

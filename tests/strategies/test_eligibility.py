@@ -15,15 +15,15 @@ from strategies import (
     Forecast,
     NotEnoughClientsError,
     Overrides,
-    Polling,
     Report,
     RoundRecord,
-    SelectionStrategy,
     write_report,
 )
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
 
+from ..support import federations
+from ..support.federations import reply, weights
 from ..support.toy_grid import Node, ToyGrid
 
 NAMES = ["lab-0", "site-0", "site-1", "site-2", "site-3"]
@@ -96,35 +96,22 @@ def site(name: str, reports: Callable[[], dict[str, Any]] = dict, group: str | N
     """A client that moves the coordinate of its index by 1."""
 
     def node(message: Message) -> Message:
-        report = Report(
-            client_id=name, num_examples=SIZES.get(name, 10), group=group, properties=reports() or None
-        )
-        content = write_report(report)
+        w = None
         if message.metadata.message_type != STATUS:
-            old = message.content.array_records["arrays"]["w"].numpy()
-            new = old.copy()
-            new[NAMES.index(name)] += 1
-            content["arrays"] = ArrayRecord({"w": Array(new)})
-        return Message(content, reply_to=message)
+            w = weights(message).copy()
+            w[NAMES.index(name)] += 1
+        size = SIZES.get(name, 10)
+        return reply(message, w, client_id=name, num_examples=size, group=group, properties=reports() or None)
 
     return node
 
 
 def play(grid, rounds, selector="uniform", **options):
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector,
-        **{
-            "clients_per_round": 2,
-            "min_available_clients": len(grid.nodes),
-            "polling": Polling(ask_status=True, interval=1),
-            "deadlines": Deadlines(absence=1, join=1),
-            "on_round": records.append,
-            **options,
-        },
-    )
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(len(NAMES)))}), num_rounds=rounds)
-    return records, strategy
+    options = {
+        "min_available_clients": len(grid.nodes), "deadlines": Deadlines(absence=1, join=1), **options
+    }  # fmt: skip
+    start = ArrayRecord({"w": Array(np.zeros(len(NAMES)))})
+    return federations.play(grid, selector, rounds, start, **options)[1:3]
 
 
 @pytest.mark.parametrize("selector", ["uniform", "forecast"])

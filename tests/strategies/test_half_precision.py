@@ -9,10 +9,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from simulation.grid import InProcessGrid
-from strategies import ReportingClientApp, RoundRecord, SelectionStrategy
+from strategies import ReportingClientApp, SelectionStrategy
 from strategies.clients.reports import REPORT_NORM
 from strategies.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
 from strategies.options import Faults, Polling
+
+from ..support.federations import play
 
 STEP = np.array([1e-3, -2e-9, 3.0], np.float32)
 START = np.array([1 / 3, 1e5, -7.7], np.float32)  # 1e5 is too large for float16
@@ -50,12 +52,9 @@ def model(w: np.ndarray = START) -> ArrayRecord:
 
 def run(client, w=START, selector="full", **options):
     """Return the model after the rounds of two clients."""
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector, clients_per_round=2, polling=Polling(ask_status=False), on_round=records.append, **options
-    )
     grid = HalfPrecisionGrid(InProcessGrid(client, ({} for _ in range(2))))
-    result = strategy.start(grid, model(w), num_rounds=1)
+    options = {"polling": Polling(ask_status=False), **options}
+    _, records, strategy, result = play(grid, selector, start=model(w), **options)
     return {name: array.numpy() for name, array in (result.arrays or model(w)).items()}, records, strategy
 
 

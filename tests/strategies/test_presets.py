@@ -2,20 +2,19 @@
 
 import doctest
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 import strategies.presets
-from strategies import RoundRecord, SelectionStrategy
-from strategies.clients.reports import LOSS, STATUS, Report
-from strategies.flower.messages import write_report
+from strategies import SelectionStrategy
+from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Faults, Overrides, Polling
 from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, Options, PowerOfChoice
 from strategies.selectors import selector_type
 
+from ..support.federations import config_of, play, reply, weights
 from ..support.toy_grid import Node, ToyGrid
 
 
@@ -25,39 +24,21 @@ def client(number: int, group: str | None = None, energy: float | None = None) -
     def node(message: Message) -> Message:
         kind = message.metadata.message_type
         if kind == STATUS:
-            report = Report(client_id=f"c{number}", num_examples=10, group=group, energy=energy)
-            return Message(write_report(report), reply_to=message)
+            return reply(message, client_id=f"c{number}", num_examples=10, group=group, energy=energy)
         if kind == LOSS:
-            return Message(write_report(Report(loss=float(number))), reply_to=message)
-        w = message.content.array_records["arrays"]["w"].numpy()
-        config = message.content.config_records["config"]
-        asked = bool(config.get("report-gradient-variance", False))
-        content = write_report(
-            Report(
-                num_examples=10,
-                num_steps=5,
-                train_loss=float(number),
-                gradient_variance=float(number) if asked else None,
-            )
-        )
-        content["arrays"] = ArrayRecord({"w": Array(w + np.float32(number))})
-        return Message(content, reply_to=message)
+            return reply(message, loss=number)
+        variance = number if config_of(message).get("report-gradient-variance") else None
+        report = {"num_steps": 5, "train_loss": number, "gradient_variance": variance}
+        return reply(message, weights(message) + np.float32(number), num_examples=10, **report)
 
     return node
 
 
-def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settings: Any) -> list[RoundRecord]:
-    records: list[RoundRecord] = []
+def run(kind, rounds=3, nodes=6, **settings):
     grid = ToyGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
-    strategy = kind(
-        min_available_clients=nodes,
-        faults=Faults(guard=False),
-        on_round=records.append,
-        polling=Polling(ask_status=True, interval=1),
-        **settings,
-    )
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
-    return records
+    return play(
+        grid, kind, rounds, min_available_clients=nodes, faults=Faults(guard=False), **settings
+    ).records
 
 
 def test_the_examples_run():

@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM, Strategy
 
 from strategies import SelectionStrategy, selectors
 from strategies.checkpoint import CheckpointError, CheckpointFolder
-from strategies.clients.reports import LOSS, STATUS, Report
-from strategies.flower.messages import write_report
+from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
 from strategies.run.settings import RunSettings
 
+from ..support.federations import config_of, model, play, reply, weights
 from ..support.toy_grid import Node, ToyGrid
-from .test_strategy import model
 
 NUM_CLIENTS = 6
 
@@ -31,27 +30,24 @@ def trainer(number: int) -> Node:
     def node(message: Message) -> Message:
         report: dict[str, Any] = {"num_examples": 10.0 * (number + 1), "group": f"group {number % 2}"}
         if message.metadata.message_type == STATUS:
-            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
-        w = message.content.array_records["arrays"]["w"].numpy()
+            return reply(message, client_id=f"c{number}", **report)
+        w = weights(message)
         loss = float(np.square(w - center).sum())
         if message.metadata.message_type == LOSS:
-            return Message(write_report(Report(loss=loss)), reply_to=message)
-        seed = message.content.config_records["config"]["seed"]
-        noise = np.random.default_rng(int(seed)).standard_normal(2).astype(np.float32)
+            return reply(message, loss=loss)
+        config = config_of(message)
+        noise = np.random.default_rng(int(config["seed"])).standard_normal(2).astype(np.float32)
         gradient = w - center + 0.3 * noise
         control = message.content.array_records.get("control")
         if control is not None:
             gradient = gradient + control["w"].numpy()
         report |= {"train_loss": loss, "num_steps": 1, "gradient_variance": 0.1 + number}
-        scales = message.content.config_records["config"].get("part-scales")
+        scales = config.get("part-scales")
         if scales is not None:  # two equal parts
             report |= {"num_parts": 2, "model_norm": 0.05 * loss**0.5, "personal_norm": 0.05 * loss**0.5}
             gradient = gradient * np.float32(sum(scales) / 2)
         moved = w - np.float32(0.1) * gradient.astype(np.float32)
-        report |= {"update_norm": float(np.linalg.norm(moved - w))}
-        content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(moved)})
-        return Message(content, reply_to=message)
+        return reply(message, moved, update_norm=float(np.linalg.norm(moved - w)), **report)
 
     return node
 
@@ -60,24 +56,14 @@ def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> ToyGrid:
     return ToyGrid({first_node + number: trainer(number) for number in range(clients)})
 
 
-def run(folder, rounds, *, on=None, resume=False, **options):
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        options.pop("selector", "adaptive-osmd"),
-        **{
-            "clients_per_round": 3,
-            "min_available_clients": NUM_CLIENTS,
-            "num_rounds": 6,
-            "local_learning_rate": 0.1,
-            "polling": Polling(ask_status=True, interval=1),
-            "seed": 5,
-            "on_round": records.append,
-            "checkpoints": Checkpoints(folder, resume) if folder else None,
-            **options,
-        },
-    )
-    result = strategy.start(on or grid(), model(1, 2), num_rounds=rounds)
-    return result, records
+def run(folder, rounds, *, on=None, resume=False, given=None, **options):
+    options = {
+        "selector": "adaptive-osmd", "clients_per_round": 3, "min_available_clients": NUM_CLIENTS, "seed": 5,
+        "num_rounds": 6, "local_learning_rate": 0.1,
+        "checkpoints": Checkpoints(folder, resume) if folder else None, **options,
+    }  # fmt: skip
+    played = play(on or grid(), rounds=rounds, start=model(1, 2), given=given or {}, **options)
+    return played.result, played.records
 
 
 def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:

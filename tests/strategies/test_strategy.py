@@ -8,25 +8,18 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Krum, QFedAvg
 
-from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
-from strategies.clients.reports import STATUS, Report
+from strategies import NotEnoughClientsError, SelectionStrategy
+from strategies.clients.reports import STATUS
 from strategies.flower.exchanges import ExchangeGrid
-from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 
+from ..support.federations import model, play, reply, weights
 from ..support.toy_grid import Node, ToyGrid
-
-
-def model(*values: float) -> ArrayRecord:
-    return ArrayRecord({"w": Array(np.array(values, np.float32))})
 
 
 def trained(message: Message, step: float, **report: Any) -> Message:
     """Reply with every parameter moved by ``step``."""
-    w = next(iter(message.content.array_records.values()))["w"].numpy()
-    content = write_report(Report(**report))
-    content["arrays"] = ArrayRecord({"w": Array(w + np.float32(step))})
-    return Message(content, reply_to=message)
+    return reply(message, weights(message) + np.float32(step), **report)
 
 
 def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: Any) -> Node:
@@ -34,8 +27,7 @@ def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: A
 
     def node(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
-            report = Report(client_id=client_id, num_examples=size, **status)
-            return Message(write_report(report), reply_to=message)
+            return reply(message, client_id=client_id, num_examples=size, **status)
         return trained(message, step, num_examples=size, train_loss=abs(step))
 
     return node
@@ -73,30 +65,16 @@ def stranger(step: float = 1.0, size: int = 10) -> Node:
     def node(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             raise ValueError("No query function registered with name 'status'")  # as Flower does
-        w = next(iter(message.content.array_records.values()))["w"].numpy()
-        content = RecordDict(
-            {
-                "my-arrays": ArrayRecord({"w": Array(w + np.float32(step))}),
-                "my-metrics": MetricRecord({"num-examples": size}),
-            }
-        )
-        return Message(content, reply_to=message)
+        arrays = ArrayRecord({"w": Array(weights(message) + np.float32(step))})
+        metrics = MetricRecord({"num-examples": size})
+        return Message(RecordDict({"my-arrays": arrays, "my-metrics": metrics}), reply_to=message)
 
     return node
 
 
 def run(grid, rounds=1, selector="uniform", start=None, **options):
-    records: list[RoundRecord] = []
-    options = {
-        "clients_per_round": len(grid.nodes),
-        "polling": Polling(ask_status=True, interval=1),
-        "deadlines": Deadlines(join=0.2),
-        **options,
-    }
-    strategy = SelectionStrategy(selector, on_round=records.append, **options)
-    result = strategy.start(grid, start or model(0, 0), num_rounds=rounds)
-    w = result.arrays["w"].numpy() if result.arrays else np.array([])
-    return w, records, strategy
+    options = {"clients_per_round": len(grid.nodes), "deadlines": Deadlines(join=0.2), **options}
+    return play(grid, selector, rounds, start, **options)[:3]
 
 
 def silent(message: Message) -> Message | None:

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
-from strategies import SelectionStrategy
 from strategies.checkpoint import Checkpoint
 from strategies.clients.printable import printable
 from strategies.options import Checkpoints
@@ -17,6 +16,8 @@ from strategies.rounds.record import RoundRecord
 from strategies.rounds.skipped_rounds import SkippedRounds
 from strategies.run.saved_progress import Progress
 from strategies.selectors import Feedback, Selection
+
+from ..support.federations import play
 
 NUM_CLIENTS, LATENCY = 4, 2.0  # LATENCY in seconds
 REASON = "2 array records in the reply: must be 1"
@@ -38,18 +39,15 @@ def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
 
 def run(rounds, folder=None, is_bad=lambda _: True):
     """Run or resume; return the strategy, the model, the records, and the simulated seconds."""
-    grid, records = InProcessGrid(latency=LATENCY), list[RoundRecord]()
+    grid = InProcessGrid(latency=LATENCY)
     for client in range(NUM_CLIENTS):
         grid.add_node(handler=node(is_bad), name=f"site-{client}")
-    strategy = SelectionStrategy(
-        "uniform",
-        clients_per_round=3,
-        min_available_clients=NUM_CLIENTS,
-        on_round=records.append,
+    w, records, strategy, _ = play(
+        grid, "uniform", rounds, ArrayRecord([np.zeros(2, np.float32)]), clients_per_round=3,
+        min_available_clients=NUM_CLIENTS, polling=None,
         checkpoints=Checkpoints(folder, resume=True) if folder else None,
-    )
-    result = strategy.start(grid, ArrayRecord([np.zeros(2, np.float32)]), num_rounds=rounds)
-    return strategy, result.arrays.to_numpy_ndarrays()[0].tolist(), records, grid.clock.monotonic()
+    )  # fmt: skip
+    return strategy, w.tolist(), records, grid.clock.monotonic()
 
 
 def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog):

@@ -16,8 +16,9 @@ from strategies.flower.messages import TrainingRound, write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.rounds.stages import Chosen
 
+from ...support.federations import model
 from ...support.toy_grid import Node, ToyGrid
-from ..test_strategy import BAD_NODES, client, model, run
+from ..test_strategy import BAD_NODES, client, run
 
 
 class TimedGrid(ToyGrid):

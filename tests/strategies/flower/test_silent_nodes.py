@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Message
 
 from simulation.grid import InProcessGrid
 from simulation.response_times import ResponseTimes
-from strategies import RoundRecord, SelectionStrategy
-from strategies.clients.reports import STATUS, Report
-from strategies.flower.messages import write_report
-from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
+from strategies.clients.reports import STATUS
+from strategies.options import Buffered, Checkpoints, Deadlines, Faults
+
+from ...support import federations
+from ...support.federations import model, reply, weights
 
 M, K, ROUNDS = 20, 5, 100
 SELECTORS = ("flics", "pow-d", "forecast", "md", "uniform", "adaptive-osmd")
@@ -66,32 +67,20 @@ def _client(m: int, group: str | None) -> Any:
 
     def answer(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
-            report = Report(client_id=f"c{m:02d}", num_examples=10, group=group)
-            return Message(write_report(report), reply_to=message)
-        w = message.content["arrays"]["w"].numpy()
+            return reply(message, client_id=f"c{m:02d}", num_examples=10, group=group)
+        w = weights(message)
         loss = float(np.square(w - target).sum())
         if message.metadata.message_type == "query.loss":
-            return Message(write_report(Report(loss=loss)), reply_to=message)
-        content: RecordDict = write_report(Report(num_examples=10, train_loss=loss))
-        content["arrays"] = ArrayRecord({"w": Array(w - np.float32(0.1) * (w - target))})
-        return Message(content, reply_to=message)
+            return reply(message, loss=loss)
+        return reply(message, w - np.float32(0.1) * (w - target), num_examples=10, train_loss=loss)
 
     return answer
 
 
 def play(grid, selector, rounds=ROUNDS, **options):
     """Return the simulated seconds of a run, and its records."""
-    records: list[RoundRecord] = []
-    polling = Polling(ask_status=True, interval=1)
-    options = {
-        "deadlines": Deadlines(round=60),
-        "num_rounds": ROUNDS,
-        "seed": 3,
-        "polling": polling,
-        **options,
-    }
-    strategy = SelectionStrategy(selector, clients_per_round=K, on_round=records.append, **options)
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
+    options = {"deadlines": Deadlines(round=60), "num_rounds": ROUNDS, "seed": 3, **options}
+    records = federations.play(grid, selector, rounds, model(0, 0, 0), clients_per_round=K, **options).records
     return grid.clock.monotonic(), records
 
 
@@ -154,9 +143,9 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
     answer = liar.call
 
     def unavailable(message: Message) -> Any:
-        report = Report(client_id="c03", num_examples=10, available=False)
-        is_status = message.metadata.message_type == STATUS
-        return Message(write_report(report), reply_to=message) if is_status else answer(message)
+        if message.metadata.message_type != STATUS:
+            return answer(message)
+        return reply(message, client_id="c03", num_examples=10, available=False)
 
     liar.call = unavailable
     seconds, records = play(grid, "uniform")

@@ -17,6 +17,8 @@ from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
 
+from ...support import federations
+
 USUAL = 10.0  # s, how long most sites take
 Latency = Callable[[int], float]  # of a round
 
@@ -54,11 +56,10 @@ def federation(seconds, failing=(), grid=InProcessGrid, **options):
 
 def play(grid, rounds, selector="full", k=5, size=4, **options):
     """Return the final model and the records of a run."""
-    records: list[RoundRecord] = []
     options = {"min_available_clients": len(grid._nodes), "polling": Polling(interval=1), **options}
-    strategy = SelectionStrategy(selector, clients_per_round=k, on_round=records.append, **options)
-    result = strategy.start(grid, ArrayRecord([np.zeros(size, np.float32)]), num_rounds=rounds)
-    return result.arrays, records
+    start = ArrayRecord([np.zeros(size, np.float32)])
+    played = federations.play(grid, selector, rounds, start, clients_per_round=k, **options)
+    return played.result.arrays, played.records
 
 
 def used(records: Sequence[RoundRecord], client: int) -> list[int]:

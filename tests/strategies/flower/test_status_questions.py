@@ -13,8 +13,9 @@ from strategies.flower.exchanges import ExchangeGrid
 from strategies.flower.status_questions import StatusQuestions
 from strategies.options import Deadlines, Polling
 
+from ...support.federations import model
 from ...support.toy_grid import ToyGrid
-from ..test_strategy import client, model, run, silent_to_all, stranger
+from ..test_strategy import client, run, silent_to_all, stranger
 from .test_attendance import strategy_on
 
 

@@ -24,10 +24,12 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import RoundRecord, SelectionStrategy, selectors
+from strategies import SelectionStrategy, selectors
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Overrides, Polling
 
+from ...support import federations
+from ...support.federations import model
 from ...support.strangers import CLEAR, CLIPBOARD, EXPLODED, Stranger, honest, pickled
 from ...support.toy_grid import Node, ToyGrid
 
@@ -65,26 +67,15 @@ def logged() -> Iterator[io.StringIO]:
 
 
 def run(grid, selector, rounds=ROUNDS, folder=None, **options):
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector,
-        **{
-            "clients_per_round": HONEST,
-            "min_available_clients": options.get("clients_per_round", HONEST),
-            "server_strategy": FedAvg(fraction_evaluate=1.0),
-            "deadlines": Deadlines(join=30, absence=30, round=5, status=2, poll=2),
-            "polling": Polling(ask_status=True, interval=0.5),
-            "checkpoints": Checkpoints(folder) if folder else None,
-            "on_round": records.append,
-            **options_of(selector),
-            **options,
-        },
-    )
-    start = ArrayRecord({"w": Array(np.array([1, 2], np.float32))})
+    options = {
+        "clients_per_round": HONEST, "min_available_clients": options.get("clients_per_round", HONEST),
+        "server_strategy": FedAvg(fraction_evaluate=1.0), "polling": Polling(ask_status=True, interval=0.5),
+        "deadlines": Deadlines(join=30, absence=30, round=5, status=2, poll=2),
+        "checkpoints": Checkpoints(folder) if folder else None, **options_of(selector), **options,
+    }  # fmt: skip
     with logged() as text:
-        result = strategy.start(grid, start, num_rounds=rounds)
-    w = (result.arrays or start)["w"].numpy()
-    return w, records, text.getvalue()
+        _, records, _, result = federations.play(grid, selector, rounds, model(1, 2), **options)
+    return (result.arrays or model(1, 2))["w"].numpy(), records, text.getvalue()
 
 
 def federation(strangers: dict[int, Node]) -> ToyGrid:

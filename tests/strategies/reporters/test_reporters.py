@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from strategies import Checkpoints, Reporter, RoundReport, RunInfo, SelectionStrategy
+from strategies import Reporter, RoundReport, RunInfo, SelectionStrategy
 from strategies.options import Polling
 from strategies.reporters import reporters as holder
 from strategies.reporters.scalars import MOST, scalars
 
+from ...support.federations import model
 from ...support.processes import wait_for
 from ..test_resume import NUM_CLIENTS, grid
-from ..test_strategy import model
+from ..test_resume import run as resumable
 
 MODEL_BYTES = 136  # of the toy model as a message carries it
 CALLS = ("begin", "resume", "round", "end", "failed")
@@ -47,19 +48,10 @@ def loss_of(round: int, arrays: ArrayRecord) -> MetricRecord:
 
 
 def run(*reporters, rounds=3, folder=None, resume=False, evaluate=loss_of, on=None, **options):
-    strategy = SelectionStrategy(
-        "adaptive-osmd",
-        clients_per_round=3,
-        min_available_clients=NUM_CLIENTS,
-        num_rounds=6,
-        local_learning_rate=0.1,
-        polling=Polling(ask_status=True, interval=1),
-        seed=5,
-        checkpoints=Checkpoints(folder, resume) if folder else None,
-        reporters=reporters,
-        **options,
-    )
-    return strategy.start(on or grid(), model(1, 2), num_rounds=rounds, evaluate_fn=evaluate).arrays
+    given = {"evaluate_fn": evaluate}
+    return resumable(folder, rounds, on=on, resume=resume, given=given, reporters=reporters, **options)[
+        0
+    ].arrays
 
 
 def weights(arrays: ArrayRecord) -> list[float]:

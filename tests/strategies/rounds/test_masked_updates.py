@@ -4,19 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import FedAdam, FedMedian
 
 from strategies import SelectionStrategy
-from strategies.clients.reports import STATUS, Report
-from strategies.flower.messages import write_report
+from strategies.clients.reports import STATUS
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
+from ...support.federations import config_of, model, reply, weights
 from ...support.toy_grid import Node, ToyGrid
-from ..test_strategy import model, run
+from ..test_strategy import run
 
 SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
 
@@ -35,24 +34,20 @@ class Masks:
         return mask.astype(np.float32)
 
 
-def client(number: int, step: float, masks: Masks | None, silent: bool = False) -> Node:
-    def node(message: Message) -> Message | None:
-        report: dict[str, Any] = {"num_examples": SIZES[number]}
+def client(number, step, masks, silent=False):
+    def node(message):
+        report = {"num_examples": SIZES[number]}
         if message.metadata.message_type == STATUS:
-            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
+            return reply(message, client_id=f"c{number}", **report)
         if silent:
             return None
-        w = message.content.array_records["arrays"]["w"].numpy()
-        config = message.content.config_records["config"]
-        update = np.full(2, step, np.float32)
+        config, update = config_of(message), np.full(2, step, np.float32)
         if masks is not None:
             assert config["report-update-norm"]
             report["update_norm"] = float(np.linalg.norm(update))
-            weight = np.float32(config["update-weight"])
-            update = weight * update + masks.of(number, int(config["server-round"]))
-        content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(w + update)})
-        return Message(content, reply_to=message)
+            update = np.float32(config["update-weight"]) * update
+            update += masks.of(number, int(config["server-round"]))
+        return reply(message, weights(message) + update, **report)
 
     return node
 

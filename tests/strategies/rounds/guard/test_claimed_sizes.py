@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord, SelectionStrategy
 from strategies.options import Buffered, Checkpoints, Faults, GuardSettings, Overrides
 from strategies.rounds.guard.claimed_sizes import (
     FAR,
@@ -22,6 +21,8 @@ from strategies.rounds.guard.claimed_sizes import (
     judged_sizes,
 )
 from strategies.selectors import create
+
+from ....support import federations
 
 SANE, STRICT = GuardSettings(), GuardSettings(level="strict")
 REPORTED = [  # of the file t_sizes.py: honest federations whose first client holds more than the others
@@ -82,12 +83,11 @@ def play(sizes, rounds, k, selector="full", **options):
     grid = InProcessGrid(latency=lambda message: 0.1)
     for index, size in enumerate(sizes):
         grid.add_node(handler=client(size, float(index == 0)), name=f"site-{index:03}")
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        selector, clients_per_round=k, min_available_clients=len(sizes), on_round=records.append, **options
+    options = {"clients_per_round": k, "min_available_clients": len(sizes), "polling": None, **options}
+    w, records, strategy, _ = federations.play(
+        grid, selector, rounds, ArrayRecord([np.zeros(4, np.float32)]), **options
     )
-    result = strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=rounds)
-    return records, strategy, result.arrays.to_numpy_ndarrays()[0]
+    return records, strategy, w
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
