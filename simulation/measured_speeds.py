@@ -23,11 +23,7 @@ class DeviceSpeeds(NamedTuple):
     """(D,) kilobits that a device transfers in a second, > 0."""
 
     def seconds(self, samples: float, megabytes: float) -> Floats:
-        """Return (D,) the seconds of each device for a round, as FedScale's simulator computes them.
-
-        In a round, a client trains on ``samples`` (steps × batch size), and receives and sends ``megabytes``
-        (10^6 bytes).
-        """
+        """Return (D,) the seconds of a round of ``samples`` and ``megabytes`` each way, as FedScale does."""
         found: Floats = PASSES * samples * self.milliseconds / 1000 + megabytes * 8000 / self.kilobits
         return found
 

@@ -246,11 +246,7 @@ class CheckpointFolder:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open file; at the end of the ``with`` block, this file durably replaces the file ``path``.
-
-    Even after a crash, ``path`` has either its old content or the complete new content. If the block raises
-    an error, ``path`` stays as it is.
-    """
+    """Yield a file that replaces ``path`` durably at the end of the block, or not at all if that fails."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         with unfinished.open("wb") as file:

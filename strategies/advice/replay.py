@@ -49,12 +49,7 @@ class Evidence:
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:
-        """Add a round.
-
-        `distributions` (S, M) are those of the S names, and `predictions` (P, M) are predictions b >= 0,
-        equally many in each round; both are 0 for absent clients. The first prediction is used for the
-        estimate; the others extend the interval.
-        """
+        """Add a round: (S, M) distributions and (P, M) predictions b >= 0, the first for the estimate."""
         drawn, importance = round.clients, round.importance
         a = (round.shares[drawn] * round.norms) ** 2
         inverse = np.divide(1.0, distributions, out=np.zeros_like(distributions), where=distributions > 0)

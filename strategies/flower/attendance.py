@@ -262,11 +262,7 @@ class Attendance:
         self._questions.load(state)
 
     def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name of each online node, "" if the node has none.
-
-        The nodes of removed clients and refused nodes are left out. Clients that the operator has just
-        removed are also removed from the roster.
-        """
+        """Return the registered name of each online node ("": none) that is neither removed nor refused."""
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
             log(WARNING, "%s is removed from the run, as the operator declared", client_id)

@@ -17,11 +17,7 @@ _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05
 
 
 def buffered_group(round: int) -> str:
-    """Return the group of the messages of a buffered round.
-
-    The group is not a number, since the SuperLink deletes undelivered messages whose group is the number of a
-    past round (`deploy/fleet/storage/past_rounds.py`).
-    """
+    """Return the messages' group: no number, or the SuperLink deletes them as those of a past round."""
     return f"buffered {round}"
 
 

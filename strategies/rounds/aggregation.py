@@ -170,11 +170,7 @@ class Model:
         return [failed.get(i, sqrt(total)) for i, total in enumerate(squares.tolist())]
 
     def fold(self, parts: Iterable[tuple[float, Update]]) -> Arrays:
-        """Return Σ c s_m (w_m - w_t - y_m) over pairs (c, update), summed in the given order.
-
-        The result is a new dict of flat arrays, as `nothing` returns it. Entries that overflow are not
-        finite; `moved` detects them.
-        """
+        """Return Σ c s_m (w_m - w_t - y_m) over pairs (c, update), in their order, as `nothing` does."""
         step = self.nothing()
         with np.errstate(over="ignore", invalid="ignore"):
             for coefficient, update in parts:
@@ -249,11 +245,7 @@ class Model:
     def _differences(
         self, updates: Sequence[Update], name: str, sent: Sequence[NDArray[Any]]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield w_m - w_t - y_m of R updates for the array ``name``, in chunks.
-
-        Each item is the index of a chunk's first entry, and the chunk's differences (R, n). Each chunk
-        overwrites the chunk before it. ``sent`` has the array w_m of each update.
-        """
+        """Yield (first index, (R, n) differences w_m - w_t - y_m) of an array in chunks, each overwritten."""
         model, dtype = self._flat[name], self._types[name]
         flat = [array.reshape(-1) for array in sent]
         baselines = [

@@ -77,11 +77,7 @@ class GroupMember:
             raise ValueError(f"epsilon = {self.epsilon}: must be > 0")
 
     def report(self, round: int) -> int:
-        """Return the group to report.
-
-        With probability e^ε/(e^ε + G - 1) this is the true group, and otherwise one of the other groups,
-        drawn uniformly.
-        """
+        """Return the group to report: with probability e^ε/(e^ε + G - 1) the true one, else another."""
         rng = generator(self.secret, 0 if self.permanent else round, "group")
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
 

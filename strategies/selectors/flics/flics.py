@@ -228,11 +228,7 @@ class FLICSSelector(GroupSelector):
         return self._rates(context, self._counted(self._available_groups(context)))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
-
-        ŝ_j counts only clients that responded. So, unlike those of `Selector.finalize`, these weights also
-        correct for groups whose clients fail more often than others.
-        """
+        """Return p_j/ŝ_j for those that responded, else 0: corrects for groups that fail more often."""
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
         weights = np.zeros(clients.size)

@@ -37,11 +37,7 @@ class GroupNumbers(Setting):
     """A setting with a number for each group; `group_numbers` declares it."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the numbers as a `ByGroup`.
-
-        If the default is None, a single number is also allowed and returned as a float, and without any
-        number the result is None.
-        """
+        """Return the numbers as a `ByGroup`; if the default is None, also a single float, or None."""
         if self.default is None and isinstance(value, Real) and not isinstance(value, bool):
             return checks.real(name, value, low=self.low, high=self.high)
         names, numbers = _by_group(name, value)
