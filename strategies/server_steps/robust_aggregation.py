@@ -31,7 +31,7 @@ def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> 
 def step(
     asked: Asked, round: int, shown: Sequence[Contribution], message: Message, *, copies: bool
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the new model (or None) from unscaled replies, of each draw if ``copies``, else of each client."""
+    """Return the new model (or None) from unscaled replies: one a draw if ``copies``, else one a client."""
     replies = [
         asked.reply(message, each.arrays, weight=1 if copies else each.count, loss=each.loss)
         for each in shown
