@@ -347,7 +347,8 @@ class InProcessGrid(Grid):
             for each in (message, own):
                 each.metadata.__dict__["_message_id"] = message_id
             sent_now = _InFlight(inf, number, own)
-            if self._is_online(message.metadata.dst_node_id):
+            node_id = message.metadata.dst_node_id
+            if node_id in self._nodes and (self._online is None or node_id in self._online):
                 sent_now.due = now + self.latency(message)
                 if message.metadata.message_type == _TRAIN and (speed := self.bandwidth(message)) < inf:
                     size = num_array_bytes(message)
@@ -426,9 +427,6 @@ class InProcessGrid(Grid):
                 replies = _replies(node, message)
             if replies:
                 self._replies[message.metadata.message_id] = replies
-
-    def _is_online(self, node_id: int) -> bool:
-        return node_id in self._nodes and (self._online is None or node_id in self._online)
 
     def _undeliverable(self, sent: _InFlight) -> _InFlight:
         """Return a message in flight whose reply is the SuperLink's error for a node that has left."""

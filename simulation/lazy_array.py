@@ -75,10 +75,7 @@ LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises
 
 
 class Copies:
-    """Copies each message for its receiver and decodes the model once for all receivers.
-
-    If ``frozen``, receivers share read-only arrays; otherwise each receiver gets copies.
-    """
+    """Copies messages for receivers, decoding the model once. ``frozen``: they share read-only arrays."""
 
     def __init__(self, frozen: bool) -> None:
         self._frozen = frozen

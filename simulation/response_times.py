@@ -94,10 +94,7 @@ class ResponseTimes:
         """(M,) seconds of each client without jitter."""
 
     def seconds(self, round: int, clients: npt.ArrayLike | None = None) -> Floats:
-        """Return (S,) the time of each client in a round >= 1, inf for clients that drop out.
-
-        ``clients`` are indexes, 0 to M - 1 (default: all clients).
-        """
+        """Return (S,) the seconds of ``clients`` (default: all) in a round >= 1; inf for who drops out."""
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
         indexes = np.arange(self.num_clients) if clients is None else np.asarray(clients, dtype=np.int64)

@@ -138,20 +138,14 @@ class CheckpointFolder:
             self._lock = None
 
     def is_claimed(self) -> bool:
-        """Return whether another process has claimed the folder.
-
-        The process that has the claim must not call this method, because the call would end its claim.
-        """
+        """Return whether another process has claimed the folder. The claimant must not call this method."""
         if not self._lock_file.exists():
             return False
         with self._lock_file.open("a") as lock:
             return not _locked(lock)
 
     def is_abandoned(self) -> bool:
-        """Return whether the last process that claimed the folder ended without `release`.
-
-        The process that has the claim must not call this method.
-        """
+        """Return whether the last claimant ended without `release`. The claimant must not call this."""
         return self._lock_file.exists() and self._lock_file.stat().st_size > 0 and not self.is_claimed()
 
     def last_claim(self) -> int | None:
@@ -252,11 +246,7 @@ class CheckpointFolder:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open file; at the end of the ``with`` block, this file durably replaces the file ``path``.
-
-    Even after a crash, ``path`` has either its old content or the complete new content. If the block raises
-    an error, ``path`` stays as it is.
-    """
+    """Yield a file that replaces ``path`` durably at the end of the block, or not at all if that fails."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         with unfinished.open("wb") as file:

@@ -31,10 +31,16 @@ from .strategy import SelectionStrategy
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 
 
-def _settings(selector: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(selector: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the arguments of a strategy that are settings of its selector."""
     known = selector_type(selector).allowed_settings()
-    return {name: value for name, value in arguments.items() if name in known}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _arguments(selector: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `SelectionStrategy` for those of a strategy with this selector."""
+    k, settings = given["clients_per_round"], _settings(selector, given)
+    return {"selector": selector, "clients_per_round": k, "selector_settings": settings, **given["options"]}
 
 
 class Options(TypedDict, total=False):
@@ -98,12 +104,7 @@ class Forecast(SelectionStrategy):
         ask_norms: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "forecast",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("forecast", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("forecast", locals()))
 
 
 class AdaptiveOSMD(SelectionStrategy):
@@ -167,12 +168,7 @@ class AdaptiveOSMD(SelectionStrategy):
         initial: Literal["uniform", "sizes"] = "uniform",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "adaptive-osmd",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("adaptive-osmd", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("adaptive-osmd", locals()))
 
 
 class PersonalisedOSMD(SelectionStrategy):
@@ -219,12 +215,7 @@ class PersonalisedOSMD(SelectionStrategy):
         initial: Literal["uniform", "sizes"] = "uniform",
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            "personalised-osmd",
-            clients_per_round=clients_per_round,
-            selector_settings=_settings("personalised-osmd", locals()),
-            **options,
-        )
+        super().__init__(**_arguments("personalised-osmd", locals()))
 
 
 class Delta(SelectionStrategy):

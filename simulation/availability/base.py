@@ -39,10 +39,7 @@ class Availability(ABC):
         self.seed = seed
 
     def available(self, round: int) -> Ints | None:
-        """Return the indexes of the clients that are available in a round, ascending; None for all clients.
-
-        Raises a ValueError if ``round`` is below 1.
-        """
+        """Return the clients that are available in a round >= 1, ascending; None for all clients."""
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
         return self._available(round)

@@ -55,10 +55,7 @@ class Trained(NamedTuple):
 
 
 class Kernel(ABC):
-    """The local training of a model, for many clients in one call.
-
-    A kernel is immutable, so that it may be copied to other processes.
-    """
+    """The local training of a model, for many clients in one call. Immutable: processes may copy it."""
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:

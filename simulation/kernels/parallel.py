@@ -186,11 +186,7 @@ def _lots(chunks: Sequence[Ints], capacity: int) -> Iterator[list[Ints]]:
 
 
 def _shares(chunks: Sequence[Ints], costs: Sequence[int], count: int) -> list[Ints]:
-    """Divide chunks into shares of about equal cost; return the positions of the clients of each share.
-
-    Chunks are assigned in the order of falling cost. The first share is not empty. Within a share the chunks
-    keep their order (see `chunked`).
-    """
+    """Divide chunks into shares of about equal cost, the costly ones first; return each share's clients."""
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
     for number in np.argsort(-np.array(costs), kind="stable").tolist():

@@ -29,10 +29,7 @@ class Replies(NamedTuple):
 
 
 class Training:
-    """Trains the selected clients that reply in time: all of them, without response times.
-
-    After ``deadline`` seconds, a round goes on without the missing replies.
-    """
+    """Trains the selected clients that reply in time: within ``deadline`` s, if there are response times."""
 
     def __init__(
         self,
@@ -61,10 +58,7 @@ class Training:
         self._late = self._late[~due]
 
     def run(self, plan: Plan, chosen: Chosen, arrays: Arrays, now: float) -> Replies:
-        """Train the selected clients that reply in time; return the replies of all selected clients.
-
-        The clients train from ``arrays``. The round begins at the simulated time ``now``, in seconds.
-        """
+        """Train the clients that reply in time, from ``arrays``, from the simulated time ``now`` (s) on."""
         clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
         failures: dict[int, str] = {}

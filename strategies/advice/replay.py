@@ -38,10 +38,7 @@ SAME = 1e-6
 
 
 class Evidence:
-    """What the rounds of a log say about some distributions.
-
-    The distributions have ``names``, of which one is `BASELINE`.
-    """
+    """What the rounds of a log say about distributions with ``names``, of which one is `BASELINE`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -52,12 +49,7 @@ class Evidence:
         return len(self._rounds)
 
     def add(self, round: LoggedRound, distributions: Floats, predictions: Floats) -> None:
-        """Add a round.
-
-        `distributions` (S, M) are those of the S names, and `predictions` (P, M) are predictions b >= 0,
-        equally many in each round; both are 0 for absent clients. The first prediction is used for the
-        estimate; the others extend the interval.
-        """
+        """Add a round: (S, M) distributions and (P, M) predictions b >= 0, the first for the estimate."""
         drawn, importance = round.clients, round.importance
         a = (round.shares[drawn] * round.norms) ** 2
         inverse = np.divide(1.0, distributions, out=np.zeros_like(distributions), where=distributions > 0)
@@ -86,10 +78,7 @@ class Evidence:
 
 
 class Replay:
-    """Selectors that learn from the rounds of a log.
-
-    ``same``: the selectors whose probabilities were those of the log in all rounds so far.
-    """
+    """Selectors that learn from a log. ``same``: those whose probabilities were always those of the log."""
 
     def __init__(self, selectors: Mapping[str, Selector]) -> None:
         self._selectors = dict(selectors)

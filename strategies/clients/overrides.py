@@ -118,10 +118,7 @@ class Groups:
         return groups
 
     def refusal(self, client_id: str, reported: str | int | None) -> str:
-        """Return why a client that reports this group is refused; "" if it is not refused.
-
-        A group that the operator declared for the client takes precedence over the reported group.
-        """
+        """Return why a client with this group, if none is declared, is refused; "" if it is not."""
         group = self.declared.get(client_id, reported)
         if not self.only or str(group) in self.names:
             return ""

@@ -61,11 +61,7 @@ class Roster:
         return new
 
     def remove(self, client_ids: Collection[str]) -> list[str]:
-        """Remove the registered clients among these identities, and return their identities, sorted.
-
-        The indexes of removed clients are not reused. A removed identity that registers again gets a new
-        index.
-        """
+        """Remove the registered clients among these identities; return these, sorted. No index is reused."""
         leaving = sorted(client_id for client_id in client_ids if client_id in self._index)
         for client_id in leaving:
             index = self._index.pop(client_id)
@@ -105,11 +101,7 @@ class Roster:
         return self._client.get(node_id)
 
     def note(self, index: int, report: Report) -> None:
-        """Remember what a client reports about itself.
-
-        The data size, the properties and the availability are taken from every report; the group, the cost
-        and the energy are taken from the client's first report only.
-        """
+        """Remember what a client reports; its group, cost and energy from its first report only."""
         if report.num_examples is not None and report.num_examples != self._size.get(index):
             self._size[index] = report.num_examples
             self.changes += 1

@@ -111,9 +111,5 @@ _Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
 
 
 def of_kind(content: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
-    """Return the records of one kind, by name.
-
-    Flower's own ``content.array_records`` and its like check each record again, which takes longer than the
-    rest of reading a reply.
-    """
+    """Return the records of one kind, by name; Flower's ``array_records`` and its like are slow."""
     return {name: record for name, record in content.items() if isinstance(record, kind)}

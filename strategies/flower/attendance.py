@@ -167,16 +167,14 @@ class Attendance:
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
-        """Register new clients, ask unavailable clients again, and return the available clients.
-
-        The result is ascending.
-        """
+        """Register new clients, ask unavailable ones again, and return the available clients, ascending."""
         online = self._online(grid)
         self._claimants = {node: claim for node, claim in self._claimants.items() if node in online}
         asked = [
             node
             for node in self.roster.without_available(online)
-            if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
+            if self.roster.client_at(node) is not None
+            or not (node in self._claimants and self._claimants[node][0].available)
         ]
         unasked: set[int] = set()
         if self.eligible.conditions.needs_properties:  # a property may have changed
@@ -248,9 +246,6 @@ class Attendance:
         if named := list(filter(None, found)):
             log(INFO, "Clients reported their identities: %s", listed(named))
 
-    def _is_available_claimant(self, node: int) -> bool:
-        return node in self._claimants and self._claimants[node][0].available
-
     def state(self) -> dict[str, Any]:
         return {
             "roster": self.roster.state(),
@@ -267,11 +262,7 @@ class Attendance:
         self._questions.load(state)
 
     def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name of each online node, "" if the node has none.
-
-        The nodes of removed clients and refused nodes are left out. Clients that the operator has just
-        removed are also removed from the roster.
-        """
+        """Return the registered name of each online node ("": none) that is neither removed nor refused."""
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
             log(WARNING, "%s is removed from the run, as the operator declared", client_id)
@@ -319,10 +310,7 @@ class Attendance:
         return reports | {node: Report() for node in new if node in left_out}
 
     def _is_left_out(self, name: str) -> bool:
-        """Return whether a node with this registered name, "" = none, is not eligible whatever it reports.
-
-        The result is False where only a report says whether the client is refused, see `Groups.refusal`.
-        """
+        """Return whether no report of a node with this name ("" = none) can make it eligible or refused."""
         return self.eligible.excludes(name) and not self.groups.refusal(name, None)
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:

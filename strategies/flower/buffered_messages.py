@@ -17,11 +17,7 @@ _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05
 
 
 def buffered_group(round: int) -> str:
-    """Return the group of the messages of a buffered round.
-
-    The group is not a number, since the SuperLink deletes undelivered messages whose group is the number of a
-    past round (`deploy/fleet/storage/past_rounds.py`).
-    """
+    """Return the messages' group: no number, or the SuperLink deletes them as those of a past round."""
     return f"buffered {round}"
 
 
@@ -98,10 +94,7 @@ class InFlight:
         limit: float,
         wait: Wait | None,
     ) -> None:
-        """Send one message to each client; ``wait`` has the clients in this order.
-
-        A message that cannot be sent leads to an event without a reply.
-        """
+        """Send one message to each client, in the order of ``wait``; a lost one is an event without reply."""
         if not messages:
             return
         asked = grid.clock.monotonic()
@@ -142,14 +135,11 @@ class InFlight:
                 exchange.update()
             self._end_waits(now)
             if not self._events:
-                ends = [self._end_of(each) for each in self._sent.values()]
+                exchanges = ((sent.exchange, sent.overdue) for sent in self._sent.values())
+                ends = [each.began + each.limit if overdue else each.end for each, overdue in exchanges]
                 pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - self._last)), grid.interval)
                 clock.sleep(max(0.0, min([looked + pause, *ends]) - now))
         return self._events.popleft()
-
-    def _end_of(self, sent: _Sent) -> float:
-        """Return when the client loses its place or is given up, if it does not reply; s on the clock."""
-        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool, failed: bool = False) -> None:
         """Let the wait learn that the client replied (``own``), ``failed``, or that its message is lost."""

@@ -32,10 +32,7 @@ def clock_of(grid: Grid) -> Clock:
 
 
 class GridView(Grid):
-    """Forwards all calls to another grid.
-
-    Flower has no public names for the types of a Flower run and of a node, so both are `Any` here.
-    """
+    """Forwards all calls to another grid. Flower's types of a run and a node have no public names: `Any`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -76,10 +73,7 @@ class GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
     def received_bytes(self, message_ids: Collection[str]) -> Mapping[str, int]:
-        """Return how many bytes of each reply the SuperLink holds, by the id of the message that it answers.
-
-        The result lacks replies of which nothing has arrived. It is empty if the grid cannot tell.
-        """
+        """Return how many bytes of each reply have arrived, by message id; empty if the grid cannot tell."""
         known = getattr(self._grid, "received_bytes", None)
         return {} if known is None else known(message_ids)
 
@@ -344,10 +338,7 @@ class ExchangeGrid(GridView):
             return {}
 
     def send(self, messages: list[Message]) -> list[str]:
-        """Send messages, and return their ids as `push_messages` does.
-
-        If sending fails, the result is empty. The fourth failure in a row raises its error.
-        """
+        """Send messages, and return their ids; none if that fails. The fourth failure in a row is raised."""
         try:
             message_ids = self.push_messages(messages)
         except Exception as error:  # Flower's errors have no public base class

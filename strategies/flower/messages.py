@@ -93,11 +93,7 @@ def why_failed(reply: Message) -> str:
 
 
 def read_status(reply: Message) -> Report | None:
-    """Read the answer to `status_question`.
-
-    If the app has no status handler, the report is empty. If the node was not reached, or its app raised
-    another error, the result is None.
-    """
+    """Read the answer to `status_question`: empty without a handler, None after any other error."""
     if reply.has_error():
         return Report() if lacks_handler(reply) else None
     return read_report(reply.content)
@@ -148,11 +144,7 @@ def read_reply(message: Message, size_key: str) -> Reply:
 
 
 def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
-    """Read a TRAIN reply, and examine its arrays at once.
-
-    ``model`` is the model that was sent to the client. If the arrays cannot be used, the reason becomes the
-    reply's ``failure``, and the arrays are dropped.
-    """
+    """Read a TRAIN reply and examine its arrays against ``model``, which was sent; a failure drops them."""
     reply = read_reply(message, size_key)
     if reply.arrays is None:
         return reply
@@ -164,11 +156,7 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
 
 
 def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
-    """Return the record with the reply times, and the training times and batteries that clients report.
-
-    ``replies`` (S,) are those of the selected clients. ``reply_seconds`` (S,) are NaN without a reply, and
-    empty if no time is known.
-    """
+    """Return the record with reply times (S,), and training times and batteries that ``replies`` report."""
     return replace(
         record,
         reply_seconds=reply_seconds,

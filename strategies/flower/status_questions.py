@@ -67,10 +67,7 @@ class StatusQuestions:
         self._waited = 0.0  # how long answers were awaited, s
 
     def asks(self, online: Mapping[int, str]) -> bool:
-        """Return whether nodes are asked for their status, see `options.Polling`.
-
-        ``online`` holds the registered name of each online node, "" if the node has none.
-        """
+        """Return whether nodes are asked for their status; ``online``: node -> registered name, "" = none."""
         if self._polling.ask_status is not None:
             return self._polling.ask_status
         if self.answered or self._lacking:
@@ -156,11 +153,7 @@ class StatusQuestions:
         return [status_question(node, self._deadlines.status) for node in nodes if self._is_due(node, now)]
 
     def _expect(self, asked: Mapping[str, int]) -> None:
-        """Accept the answers to new questions. ``asked`` holds the node of each question, by message id.
-
-        A node's answer to the last question before the new one is still accepted, but its answers to older
-        questions are not.
-        """
+        """Accept the answers to new questions (message id -> node), and to each node's last one before."""
         nodes = set(asked.values())
         last = {node: each for each, node in self._unanswered.items()}  # of each node: its newest question
         self._unanswered = {

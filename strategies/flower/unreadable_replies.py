@@ -14,10 +14,7 @@ _UNREADABLE = 0  # flwr.common.constant.ErrorCode.UNKNOWN
 
 
 def readable(replies: Iterable[Message]) -> Iterator[Message]:
-    """Yield each reply, with empty content or an error in place of content that cannot be read.
-
-    Objects that are not messages are left out.
-    """
+    """Yield each reply that is a message, with empty content or an error for what cannot be read."""
     for reply in replies:
         try:
             wrong = _what_is_wrong(reply)

@@ -148,10 +148,7 @@ class LazyExperts:
         return p
 
     def step(self, clients: Ints, exponents: Floats) -> None:
-        """Set q_e to the projection of q_e,m exp(exponents_e,m); the exponents of other clients are 0.
-
-        `exponents` (E, S) are finite and >= 0, and `clients` (S,) distinct and registered.
-        """
+        """Set q_e to the projection of q_e exp(`exponents` (E, S) >= 0 at `clients` (S,), 0 elsewhere)."""
         log_q = np.log(self.at(clients)) + exponents
         log_w = log_q - np.log(self.scale)[:, None]
         if log_w.max(initial=0.0) > LARGEST_LOG:
@@ -342,10 +339,7 @@ class LazyExperts:
 
 
 class Ranking:
-    """A base b, and the clients in descending order of b, computed once by a sort.
-
-    `values` (M,) is b > 0 of all clients.
-    """
+    """A base b > 0 of all clients, `values` (M,), and the clients in descending order of b, sorted once."""
 
     def __init__(self, values: Floats) -> None:
         self.values = values

@@ -68,10 +68,7 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
 
 
 def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
-    """Return the positions of the k >= 0 largest `values` (n,); all positions if n <= k.
-
-    Which of several equal values are among the k largest is random.
-    """
+    """Return the positions of the k >= 0 largest `values` (n,); all if n <= k. Ties are decided at random."""
     if values.size <= k or k == 0:
         return np.arange(min(k, values.size))
     threshold = np.partition(values, values.size - k)[values.size - k]

@@ -100,10 +100,7 @@ class Reporter:
         """Note that the run begins with round 1."""
 
     def resume(self, run: RunInfo, round: int) -> None:
-        """Note that the run continues after ``round``.
-
-        Earlier reports of rounds after ``round`` no longer count.
-        """
+        """Note that the run continues after ``round``: reports of later rounds no longer count."""
 
     def round(self, report: RoundReport) -> None:
         """Note what happened in a round. The checkpoint of the round has been saved."""

@@ -24,10 +24,7 @@ LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`,
 
 
 class Reporters:
-    """The reporters of one run. The run's thread calls the methods, and waits only in `end` and `failed`.
-
-    ``reporters``: the reporters, which are called in any order.
-    """
+    """The reporters of one run, called in any order. The run's thread waits in `end` and `failed` only."""
 
     def __init__(self, reporters: Sequence[Reporter] = ()) -> None:
         for each in reporters:
@@ -127,10 +124,7 @@ class Reporters:
         self._participation = np.bincount(self._draws, minlength=1)
 
     def count(self, record: RoundRecord, num_clients: int) -> None:
-        """Count the draws of a round. Call this before the round's checkpoint is saved, and before `round`.
-
-        ``record``: the record of the round. ``num_clients``: the number of registered clients.
-        """
+        """Count the draws of a round, before its checkpoint is saved; ``num_clients`` are registered."""
         if not self._workers:
             return
         clients, counts = record.selection.clients, record.selection.counts

@@ -348,10 +348,7 @@ class RoundLogic:
         )
 
     def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
-        """End a buffered round: return the clients that answered or were given up, for `finish`.
-
-        ``num_stale`` is how many of these clients sent an update that is too stale to be used.
-        """
+        """End a buffered round: return who answered or was given up; ``num_stale`` updates are too stale."""
         assert self.buffer is not None
         selection, staleness = self.buffer.take()
         return Chosen(
@@ -396,38 +393,12 @@ class RoundLogic:
         usable, if the step is not finite, or if updates are masked and a reply is missing.
         """
         chosen = self._with_new_sizes(chosen)
-        received = Received.of(replies, chosen.selection)
-        weights = self._weights(chosen, received.sent)
-        examined = self._examined(chosen, arrays, received, weights)
-        examined = self._judged(chosen, received, examined)
-        if not np.array_equal(examined.usable, received.sent):
-            weights = self._weights(chosen, examined.usable)
-        diversities = np.full(weights.size, nan)
-        moved, skipped, usable = None, self._why_skipped(examined.usable), examined.usable
-        if not skipped:
-            coefficients = self._coefficients(weights)
-            step = examined.sum(coefficients)
-            if "diversity" in self.selector.feedback_used:
-                plain = self.selector.diversity_mean == "plain"
-                distances = examined.distances(coefficients, step, plain=plain)
-                diversities[usable] = np.array(distances) / chosen.opened.learning_rate
-            moved = examined.model.moved(step, mean=None if self.variates is None else self.variates.mean())
-            if moved is None:  # the step is not finite although each update is finite
-                skipped = "the step is not finite"
-                failed = dict.fromkeys(examined.updates, "the step with this update is not finite")
-                examined = replace(examined, failures={**examined.failures, **failed})
+        examined = self._examined(chosen, arrays, Received.of(replies, chosen.selection))
+        examined = self._judged(chosen, examined)
         if self.responses is not None:
-            self.responses.observe(chosen.selection.clients, usable)
-        if skipped:
-            examined = replace(examined, updates={})
-        record = self._learn(chosen, received, examined, weights, diversities, skipped, seconds)
-        if self.variates is not None and examined.updates:
-            clients = chosen.selection.clients
-            self.variates.remember(
-                ((int(clients[at]), examined.model.clipped(each)) for at, each in examined.updates.items()),
-                received.num_steps[usable],
-                chosen.opened.learning_rate,
-            )
+            self.responses.observe(chosen.selection.clients, examined.usable)
+        moved, examined = self._moved(chosen, examined)
+        record = self._learn(chosen, examined, seconds)
         return Outcome(moved, record, examined.model, examined.updates)
 
     def _with_new_sizes(self, chosen: Chosen) -> Chosen:
@@ -452,14 +423,12 @@ class RoundLogic:
             return chosen
         return replace(chosen, selection=replace(selection, weights=weights))
 
-    def _examined(
-        self, chosen: Chosen, arrays: Arrays, received: Received, weights: Floats
-    ) -> ExaminedReplies:
-        baselines = None
+    def _examined(self, chosen: Chosen, arrays: Arrays, received: Received) -> ExaminedReplies:
+        baselines, weights = None, self._weights(chosen, received.sent)
         if self.variates is not None:
             clients = chosen.selection.clients.tolist()
             baselines = {i: self.variates.baseline(clients[i]) for i in received.models}
-        return examine(
+        examined = examine(
             Model(arrays, exact=self.variates is not None),
             received,
             self._coefficients(weights),
@@ -469,25 +438,37 @@ class RoundLogic:
             sketched=self.updates == "open"
             and (self.selector.uses_sketches or (self.guard is not None and self.guard.strict)),
         )
+        return replace(examined, weights=weights)
 
-    def _learn(
-        self,
-        chosen: Chosen,
-        received: Received,
-        examined: ExaminedReplies,
-        weights: Floats,
-        diversities: Floats,
-        skipped: str,
-        seconds: Floats | None,
-    ) -> RoundRecord:
-        opened, selection, responded = chosen.opened, chosen.selection, examined.usable
-        weights = np.where(responded, weights, 0.0)
+    def _moved(self, chosen: Chosen, examined: ExaminedReplies) -> tuple[Arrays | None, ExaminedReplies]:
+        """Return the model after the step, and the replies with diversities; None if the round is skipped."""
+        if skipped := self._why_skipped(examined.usable):
+            return None, replace(examined, updates={}, skipped=skipped)
+        coefficients = self._coefficients(examined.weights)
+        step = examined.sum(coefficients)
+        if "diversity" in self.selector.feedback_used:
+            diversities = np.full(coefficients.size, nan)
+            plain = self.selector.diversity_mean == "plain"
+            diversities[examined.usable] = examined.distances(coefficients, step, plain=plain)
+            examined = replace(examined, diversities=diversities / chosen.opened.learning_rate)
+        moved = examined.model.moved(step, mean=None if self.variates is None else self.variates.mean())
+        if moved is None:  # the step is not finite although each update is finite
+            failed = dict.fromkeys(examined.updates, "the step with this update is not finite")
+            failures = {**examined.failures, **failed}
+            examined = replace(examined, failures=failures, updates={}, skipped="the step is not finite")
+        return moved, examined
+
+    def _learn(self, chosen: Chosen, examined: ExaminedReplies, seconds: Floats | None) -> RoundRecord:
+        """Let the selector and the variates learn from a round, and return its record."""
+        opened, selection, received = chosen.opened, chosen.selection, examined.received
+        responded, diversities = examined.usable, examined.diversities
+        weights = np.where(responded, examined.weights, 0.0)
         part_norms = received.part_norms
         feedback = Feedback(
             update_norms=np.where(responded, examined.norms, nan),
             losses=np.where(responded, examined.losses, nan),
             gradient_variances=np.where(responded, examined.gradient_variances, nan),
-            diversities=np.where(responded, diversities, nan),
+            diversities=np.where(responded, nan if diversities is None else diversities, nan),
             responded=responded,
             seconds=None if seconds is None else np.where(responded, seconds, nan),
             part_norms=None if part_norms is None else part_norms / opened.learning_rate,
@@ -497,6 +478,15 @@ class RoundLogic:
             usable = np.where(responded[:, None], examined.sketches, nan)
             sketches = usable / opened.learning_rate
         self.selector.update(opened.number, selection, replace(feedback, sketches=sketches))
+        if self.variates is not None and examined.updates:
+            self.variates.remember(
+                (
+                    (int(selection.clients[at]), examined.model.clipped(each))
+                    for at, each in examined.updates.items()
+                ),
+                received.num_steps[responded],
+                opened.learning_rate,
+            )
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
         if known.any():
             train_loss = float((feedback.losses[known] * weights[known]).sum() / weights[known].sum())
@@ -508,7 +498,7 @@ class RoundLogic:
             feedback=feedback,
             failures=_by_client(selection, examined.failures),
             clipped={**chosen.clipped, **_by_client(selection, examined.clipped)},
-            skipped=skipped,
+            skipped=examined.skipped,
             quarantined=tuple(opened.quarantined.tolist()),
             silent=tuple(opened.silent.tolist()),
             reported_norms=received.reported_norms / opened.learning_rate,
@@ -519,11 +509,16 @@ class RoundLogic:
             in_flight=() if self.buffer is None else tuple(self.buffer.in_flight)[:MOST_LISTED],
         )
 
-    def _judged(self, chosen: Chosen, received: Received, examined: ExaminedReplies) -> ExaminedReplies:
-        """Return the replies after the guard has clipped numbers and updates, and rejected replies."""
-        guard, number, clients = self.guard, chosen.opened.number, chosen.selection.clients
-        if guard is None:
-            return examined
+    def _judged(self, chosen: Chosen, examined: ExaminedReplies) -> ExaminedReplies:
+        """Return the replies as the guard leaves them, with the weights of those that can be used."""
+        judged = examined if self.guard is None else self._guarded(self.guard, chosen, examined)
+        if np.array_equal(judged.usable, judged.received.sent):
+            return judged
+        return replace(judged, weights=self._weights(chosen, judged.usable))
+
+    def _guarded(self, guard: Guard, chosen: Chosen, examined: ExaminedReplies) -> ExaminedReplies:
+        """Let the guard clip numbers and updates, and reject replies."""
+        number, clients = chosen.opened.number, chosen.selection.clients
         at_fault = {position: examined.failures[position] for position in examined.at_fault}
         if self.updates == "noised":
             unseen = np.full(clients.size, nan)
@@ -531,7 +526,7 @@ class RoundLogic:
             return examined
         wrong: dict[int, str] = {}
         if np.isfinite(examined.measured_norms).any():
-            reported = received.reported_norms
+            reported = examined.received.reported_norms
             wrong = contradictions(examined.measured_norms, reported, examined.model.rounding())
         judged = guard.judge(
             number,
@@ -595,10 +590,7 @@ class RoundLogic:
     # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run continues bit for bit.
-
-        The keys have the form "PART/NAME", for example "selector/levels".
-        """
+        """Return copies of all arrays of the state, by "PART/NAME", to continue bit for bit."""
         return {
             f"{part}/{key}": array
             for part, owner in self._parts().items()

@@ -165,7 +165,8 @@ class ExaminedReplies:
     """The replies of a round after `examine`, or after the guard. Keys are positions in the selection."""
 
     model: Model  # w_t
-    updates: Mapping[int, Update]  # the usable updates, in selection order
+    received: Received
+    updates: Mapping[int, Update]  # the usable updates, in selection order; none in a skipped round
     norms: Floats  # (S,) ‖g_m‖ of each usable update, the norm divided by the learning rate; NaN = not usable
     losses: Floats  # (S,) as reported; NaN = not known
     gradient_variances: Floats  # (S,) as reported; NaN = not known
@@ -175,6 +176,9 @@ class ExaminedReplies:
     summed: _FirstPass
     sketches: Floats | None = None  # (S, D) the sketch of each usable update, see `numerics.sketches`
     clipped: Mapping[int, str] = field(default_factory=dict)  # which values were clipped
+    weights: Floats = field(default_factory=lambda: np.empty(0))  # (S,) c_m, see `RoundLogic`
+    diversities: Floats | None = None  # (S,) of the usable updates, if the selector uses them
+    skipped: str = ""  # why the round does not change the model
 
     @cached_property
     def usable(self) -> Bools:
@@ -244,6 +248,7 @@ def examine(
                 each[position] = found[row, : model.sketch_width]
     return ExaminedReplies(
         model,
+        received,
         updates,
         norms,
         received.losses,

@@ -23,10 +23,7 @@ class ClientUpdates(ABC):
 
     @abstractmethod
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return Σ_m c_m (w_m - w_t) by parameter name, in new arrays of the model's shapes.
-
-        ``coefficients`` (R,) are the c_m. An update with c_m = 0 is left out, even if it holds NaN.
-        """
+        """Return Σ_m c_m (w_m - w_t) by name, in new arrays. Updates with c_m = 0, even NaN, are left out."""
 
     @abstractmethod
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:

@@ -53,11 +53,7 @@ class BufferedRounds:
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until the next round
 
     def run(self, given: ServerRound, opened: Opened, logic: RoundLogic) -> Gathered:
-        """Keep clients busy until the buffer is full, and return the replies and times of the round.
-
-        If no client holds a place, the round ends with the replies so far. If these lack the quorum, the
-        round first waits for overdue clients, as long as these could reach it.
-        """
+        """Keep clients busy until the buffer is full, or nobody holds a place and the quorum is settled."""
         arrays, config, grid, limit = given.arrays, given.config, given.grid, given.limit
         number, buffer, clock, quorum = opened.number, logic.buffer, grid.clock, logic.faults.quorum
         assert buffer is not None
@@ -118,11 +114,7 @@ class BufferedRounds:
         return messages
 
     def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:
-        """Return the clients that were in flight at the checkpoint, by the round in which they were asked.
-
-        The models from which they train are loaded, with arrays in the order of ``arrays``. The result is
-        empty except in the first round after a resume.
-        """
+        """Load the models of a checkpoint, once; return who was in flight, by the round of the question."""
         found: dict[int, list[int]] = {}
         if self._restored is not None:
             for number in sorted({int(key.partition("/")[0]) for key in self._restored}):

@@ -68,10 +68,7 @@ class RoundOpening:
         return opened, began
 
     def ask(self, given: ServerRound, opened: Opened, limit: float) -> Asked:
-        """Ask the candidates of a round for the numbers that the selector needs, see `Poll.ask`.
-
-        ``limit`` is the longest wait for their answers, in seconds.
-        """
+        """Ask the candidates for what the selector needs, for at most ``limit`` seconds; see `Poll.ask`."""
         return self.poll.ask(self._polled(given, opened, limit), opened.candidates)
 
     def _polled(self, given: ServerRound, opened: Opened, limit: float) -> PollRound:

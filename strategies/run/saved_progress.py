@@ -59,10 +59,7 @@ class Progress:
             self._unsaved.append([what, round, dict(metrics)])
 
     def log_newest(self) -> None:
-        """Log the newest metrics of each source.
-
-        Flower's strategies log the metrics of all rounds at this point, with seven lines for each round.
-        """
+        """Log the newest metrics of each source; Flower logs seven lines for each of all rounds instead."""
         for what, source in _SOURCES.items():
             found = getattr(self.result, what)
             newest = max(found, default=0)
@@ -89,10 +86,7 @@ class Progress:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> "Progress":
-        """Return the progress that a checkpoint holds.
-
-        The arrays of the model are in the order of ``initial_arrays``, whose values are not used.
-        """
+        """Return the progress that a checkpoint holds, with arrays in the order of ``initial_arrays``."""
         model = state_of("model", checkpoint)
         progress = cls(checkpoint.round, ArrayRecord({name: encode(model[name]) for name in initial_arrays}))
         if "skipped" in checkpoint.meta:

@@ -59,10 +59,7 @@ class SelectorClients:
         return self._logic
 
     def create(self, num_rounds: int) -> None:
-        """Create the selector with all known clients, and load the saved state if there is one.
-
-        ``num_rounds`` is the planned number of rounds. Call `update` next.
-        """
+        """Create the selector with all known clients, and load a saved state, if any. Call `update` next."""
         given, sizes = self._settings, self._judge_sizes().used
         selector = create(
             given.selector,
@@ -156,11 +153,7 @@ class SelectorClients:
 
 
 def needs_status(settings: RunSettings, eligible: EligibleClients) -> bool:
-    """Return whether the run needs status reports, which another project's app may not send.
-
-    It needs them for groups, costs, energies or properties that the operator does not declare, and if the
-    selector polls for something else than losses.
-    """
+    """Return whether the run needs what only a status report says: groups, costs, properties, ..."""
     kind, overrides = settings.kind, settings.overrides
     reported = {GROUPS}.intersection(kind.per_client) | settings.of_selector.needs_per_client
     by_property = eligible.conditions.needs_properties and not overrides.properties

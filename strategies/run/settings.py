@@ -43,12 +43,7 @@ _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in 
     "on_round": (Callable, "a function of a RoundRecord"),
     "reporters": (Sequence, "a list of reporters, such as [JSONLines(path)]"),
 }
-_DEFAULTS: dict[str, Callable[[], Any]] = {
-    "deadlines": Deadlines,
-    "polling": Polling,
-    "faults": Faults,
-    "overrides": Overrides,
-}
+_HAVE_DEFAULTS = ("deadlines", "polling", "faults", "overrides")
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,8 @@ class RunSettings:
     def of(cls, strategy: str, given: Mapping[str, Any]) -> "RunSettings":
         """Return the settings for the arguments of a strategy, by name.
 
-        Raises a TypeError or ValueError if an argument has the wrong kind, is out of range, or does not go with
-        another one.
+        Raises a TypeError or ValueError if an argument has the wrong kind, is out of range, or does not go
+        with another one.
         """
         for name, expected in _KINDS.items():
             check_kind(name, given[name], *expected)
@@ -88,7 +83,9 @@ class RunSettings:
             check_kind("selector_settings", name, str, _NAMED)
         own = {each.name: given[each.name] for each in fields(cls)[1:]}
         own["selector_settings"] = dict(own["selector_settings"] or {})  # the caller may change its own
-        return cls(strategy, **own | {name: make() for name, make in _DEFAULTS.items() if own[name] is None})
+        return cls(
+            strategy, **own | {name: _KINDS[name][0]() for name in _HAVE_DEFAULTS if own[name] is None}
+        )
 
     def __post_init__(self) -> None:
         boolean("masked_updates", self.masked_updates)

@@ -439,10 +439,7 @@ class Selector(ABC):
         self._assign(changes | self._left(registered))
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays of the state, by name.
-
-        A selector that has loaded these arrays continues exactly as this selector would, bit for bit.
-        """
+        """Return copies of the state's arrays, by name; who loads them continues exactly, bit for bit."""
         return {key: array.copy() for key, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:

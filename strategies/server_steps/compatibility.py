@@ -208,10 +208,7 @@ def check_masked(
     variates: str | None,
     faults: Faults,
 ) -> None:
-    """Check the parameters of a run in which updates are masked, so that the server sees only their sum.
-
-    ``settings`` are those that only this selector has.
-    """
+    """Check a run with masked updates, of which the server sees the sum; ``settings``: the selector's own."""
     masked = "with masked_updates = True"
     if _uses_features(design := str(settings.get("design", "own"))):
         raise ValueError(
@@ -394,10 +391,7 @@ def matrix(variates: str | None = None) -> list[Cell]:
 
 
 def table(variates: str | None = None) -> str:
-    """Return `matrix` as a Markdown table.
-
-    Strategies with equal results share a column, and selectors with equal results share a row.
-    """
+    """Return `matrix` as a Markdown table; strategies with equal results share a column, selectors a row."""
     cells = matrix(variates)
     columns: dict[str, dict[str, str]] = {}  # selector -> strategy -> reason
     for each in cells:

@@ -82,11 +82,7 @@ def _length(update: Mapping[str, NDArray[Any]]) -> float:
 
 
 def _move_apart(estimate: Arrays, arrays: Arrays) -> None:
-    """Change `estimate` in place, if needed, so that its distance from `arrays` (w_t) is above 0.
-
-    Flower divides by this distance. Flower computes the distance in the type of the arrays, and squares of
-    small numbers may be rounded to 0 in this type.
-    """
+    """Move `estimate` so that its distance from w_t, by which Flower divides, is above 0 in its type."""
     if any(float(np.linalg.norm((estimate[name] - array).ravel())) ** 2 for name, array in arrays.items()):
         return
     name = next((name for name, array in arrays.items() if array.size), None)

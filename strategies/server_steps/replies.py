@@ -53,11 +53,7 @@ class Asked:
     def reply(
         self, message: Message, arrays: Mapping[str, NDArray[Any]], *, weight: int = 1, **metrics: float
     ) -> Message:
-        """Return a new reply to `message`, with the model `arrays`.
-
-        `weight` is the reply's ``num-examples``. Of `metrics`, QFedAvg uses "loss", and adaptive clipping on
-        clients uses `NORM_BIT`. Each reply is a new object, because some strategies change its records.
-        """
+        """Return a new reply with the model `arrays`, ``num-examples`` = `weight`, and `metrics`."""
         numbers: dict[str, Any] = {self.base.weighted_by_key: weight}
         if isinstance(self.strategy, flower.QFedAvg):
             numbers[self.strategy.train_loss_key] = metrics["loss"]

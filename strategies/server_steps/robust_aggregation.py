@@ -31,11 +31,7 @@ def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> 
 def step(
     asked: Asked, round: int, shown: Sequence[Contribution], message: Message, *, copies: bool
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the strategy's new model from unscaled replies; None if the strategy made none.
-
-    If ``copies`` is True, the strategy sees one reply for each draw. If it is False, the strategy sees one
-    reply for each client, and ``num-examples`` is how often the client was drawn.
-    """
+    """Return the new model (or None) from unscaled replies: one a draw if ``copies``, else one a client."""
     replies = [
         asked.reply(message, each.arrays, weight=1 if copies else each.count, loss=each.loss)
         for each in shown

@@ -33,10 +33,7 @@ def remembered(strategy: Any) -> Remembered:
 
 
 def restore(strategy: Any, before: Remembered) -> None:
-    """Let a strategy remember what it remembered before a step.
-
-    The values are not copies, because a step replaces these objects and does not change them.
-    """
+    """Let a strategy remember what it did before a step: no copies, since steps replace these objects."""
     for name, value in before.values.items():
         setattr(strategy, name, value)
     if before.own is not None:

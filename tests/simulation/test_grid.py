@@ -19,10 +19,10 @@ from simulation.availability import Availability, create
 from simulation.availability.trace_file import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
-from strategies import SelectionStrategy
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.options import Deadlines, Faults, Polling
 
+from ..support.federations import play
 from ..support.toy_grid import node_of
 
 
@@ -93,7 +93,7 @@ def direct_grid(nodes: dict[int, Callable[[Message], Message]]) -> Any:
         lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1.0, 5),
     ],
 )
-def test_flowers_strategies_compute_the_same_without_the_grid(make: Callable[[], Any]) -> None:
+def test_flowers_strategies_compute_the_same_without_the_grid(make):
     steps = [1, 2, 4, 8, 16]
     ours = make().start(
         InProcessGrid(counting_app(), ({"number": step} for step in steps)), model(0, 1), num_rounds=3
@@ -106,7 +106,7 @@ def test_flowers_strategies_compute_the_same_without_the_grid(make: Callable[[],
     assert ours.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(0.5)
 
 
-def test_a_client_keeps_its_state_under_another_node_id() -> None:
+def test_a_client_keeps_its_state_under_another_node_id():
     grid = InProcessGrid(counting_app(), numbers(2))
     first, second = grid.get_node_ids()
     for node_id in (first, second, first):
@@ -120,7 +120,7 @@ def test_a_client_keeps_its_state_under_another_node_id() -> None:
     assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
-def test_nodes_have_names_and_ids_of_their_own() -> None:
+def test_nodes_have_names_and_ids_of_their_own():
     grid = InProcessGrid(counting_app())
     given = grid.add_node({"number": 1}, node_id=2, name="c1")
     drawn = grid.add_node({"number": 2})
@@ -134,7 +134,7 @@ def test_nodes_have_names_and_ids_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen: bool) -> None:
+def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen):
     def vandal(message: Message) -> Message:
         message.content["config"]["all"].append(2)
         message.content["config"]["lr"] = 9.0
@@ -155,9 +155,7 @@ def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen
         assert set(content) == {"arrays", "config"}
 
 
-def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round(monkeypatch):
     decoded, encoded = [], []
     numpy, save = FlowersArray.numpy, FlowersArray.from_numpy_ndarray
     arrays = model(1, 2)
@@ -182,7 +180,7 @@ def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round
     assert encoded == []
 
 
-def test_a_lazy_array_has_the_bytes_of_flowers_array() -> None:
+def test_a_lazy_array_has_the_bytes_of_flowers_array():
     values = np.arange(6, dtype=np.int16).reshape(2, 3)
     lazy, flowers = LazyArray(values), Array(values)
     values += 1
@@ -200,7 +198,7 @@ def test_a_lazy_array_has_the_bytes_of_flowers_array() -> None:
     mine += 1
 
 
-def test_exceptions_become_error_replies_with_flowers_codes() -> None:
+def test_exceptions_become_error_replies_with_flowers_codes():
     def crash(message: Message) -> Message:
         raise ValueError("no data")
 
@@ -220,7 +218,7 @@ def test_exceptions_become_error_replies_with_flowers_codes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, {"loss": 1.0}, RecordDict()])
-def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong: Any) -> None:
+def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong):
     app = InProcessGrid(lambda message, context: wrong, [{}])
     handler, (node,) = grid_of(lambda message: [echo(message), wrong])
     for grid, asked in ((app, app.get_node_ids()[0]), (handler, node)):
@@ -229,7 +227,7 @@ def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong: Any) -> Non
         assert f"the client returned {type(wrong).__name__}: must be a Message" in reply.error.reason
 
 
-def test_the_traceback_of_a_failed_app_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_traceback_of_a_failed_app_is_logged(caplog):
     def broken(message: Message, context: Context) -> Message:
         raise ValueError("no data")
 
@@ -241,7 +239,7 @@ def test_the_traceback_of_a_failed_app_is_logged(caplog: pytest.LogCaptureFixtur
     assert "in broken" in caplog.text
 
 
-def test_only_simulated_time_passes() -> None:
+def test_only_simulated_time_passes():
     grid, nodes = grid_of(echo, echo, echo, latency=lambda message: 100.0 * message.metadata.dst_node_id)
     began = time.monotonic()
     messages = ask(*reversed(nodes))
@@ -255,14 +253,14 @@ def test_only_simulated_time_passes() -> None:
     assert grid.pull_messages([messages[0].metadata.message_id]) == []
 
 
-def test_without_a_timeout_a_missing_reply_does_not_block() -> None:
+def test_without_a_timeout_a_missing_reply_does_not_block():
     grid, nodes = grid_of(lambda message: None, echo, echo, latency=3.0)
     grid.latency = lambda message: np.inf if message.metadata.dst_node_id == nodes[2] else 3.0
     assert [reply.metadata.src_node_id for reply in grid.send_and_receive(ask(*nodes))] == [nodes[1]]
     assert grid.clock.monotonic() == 3
 
 
-def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later() -> None:
+def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later():
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=10.0)
     messages = ask(*nodes)
@@ -281,7 +279,7 @@ def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later() -> 
 
 
 @pytest.mark.parametrize(("ttl", "expired"), [(99.0, True), (101.0, False)])
-def test_a_message_expires_by_simulated_time(ttl: float, expired: bool) -> None:
+def test_a_message_expires_by_simulated_time(ttl, expired):
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=100.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=ttl))
@@ -293,7 +291,7 @@ def test_a_message_expires_by_simulated_time(ttl: float, expired: bool) -> None:
     assert len(handled) == 1 - expired
 
 
-def test_a_message_is_handled_even_if_its_reply_expires() -> None:
+def test_a_message_is_handled_even_if_its_reply_expires():
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=1.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
@@ -304,7 +302,7 @@ def test_a_message_is_handled_even_if_its_reply_expires() -> None:
     assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
 
 
-def test_a_plain_function_may_send_several_replies() -> None:
+def test_a_plain_function_may_send_several_replies():
     before: list[Message] = []
 
     def twice(message: Message) -> list[Message]:
@@ -317,7 +315,7 @@ def test_a_plain_function_may_send_several_replies() -> None:
     assert answered == [before[1].metadata.message_id] * 2 + [before[0].metadata.message_id]
 
 
-def test_a_negative_sleep_changes_nothing() -> None:
+def test_a_negative_sleep_changes_nothing():
     clock = SimulatedClock()
     clock.sleep(2)
     clock.sleep(-1)
@@ -342,21 +340,13 @@ def named(availability: Availability, **options: Any) -> InProcessGrid:
     return grid
 
 
-def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", **options: Any) -> list[Any]:
+def run_selection(grid, rounds, selector="uniform", **options):
     """Run a SelectionStrategy; return its records of the rounds."""
-    records: list[Any] = []
-    settings: dict[str, Any] = {
-        "clients_per_round": 4,
-        "seed": 5,
-        "polling": Polling(ask_status=False),
-        **options,
-    }
-    strategy = SelectionStrategy(selector, on_round=records.append, **settings)
-    strategy.start(grid, model(0, 1), num_rounds=rounds)
-    return records
+    options = {"clients_per_round": 4, "seed": 5, "polling": Polling(ask_status=False), **options}
+    return play(grid, selector, rounds, model(0, 1), **options).records
 
 
-def test_the_online_nodes_depend_on_the_round() -> None:
+def test_the_online_nodes_depend_on_the_round():
     grid = InProcessGrid(
         counting_app(), numbers(3), availability=table([0, 1, 2], [1], [0, 2]), round_length=100
     )
@@ -381,7 +371,7 @@ def test_the_online_nodes_depend_on_the_round() -> None:
 @pytest.mark.parametrize(
     ("latency", "rounds"), [(0.0, [2, 3]), (60.0, [2, 3]), (70.0, [2, 3]), (150.0, [3, 6])]
 )
-def test_a_round_of_training_ends_its_round_of_the_availability(latency: float, rounds: list[int]) -> None:
+def test_a_round_of_training_ends_its_round_of_the_availability(latency, rounds):
     grid = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2), latency=latency)
     for expected in rounds:
         nodes = grid.get_node_ids()
@@ -396,7 +386,7 @@ def test_a_round_of_training_ends_its_round_of_the_availability(latency: float, 
     assert grid.availability_round == rounds[-1]
 
 
-def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round() -> None:
+def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round():
     grid = InProcessGrid(
         lambda message, context: echo(message), [{}], availability=create("always", 1), round_length=0.1
     )
@@ -414,7 +404,7 @@ def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round() -> None:
             InProcessGrid(latency=wrong)
 
 
-def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
+def test_an_unavailable_client_is_not_reachable_and_keeps_its_state():
     grid = InProcessGrid(counting_app(), numbers(2), availability=table([0, 1], [0], [0, 1]))
     nodes = grid.get_node_ids()
     for times, codes in ((1, [None, None]), (2, [None, ErrorCode.NODE_UNAVAILABLE]), (3, [None, None])):
@@ -427,7 +417,7 @@ def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
     assert second.content["metrics"]["times"] == 2
 
 
-def test_flowers_strategy_trains_the_available_clients() -> None:
+def test_flowers_strategy_trains_the_available_clients():
     trained: list[set[int]] = []
 
     class Watched(InProcessGrid):
@@ -442,7 +432,7 @@ def test_flowers_strategy_trains_the_available_clients() -> None:
     assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
 
 
-def test_a_strategy_waits_for_its_quorum() -> None:
+def test_a_strategy_waits_for_its_quorum():
     availability = table([0, 1, 2], [], [1], [1, 2])
     records = run_selection(named(availability), 3, clients_per_round=2, faults=Faults(quorum=2))
     # The strategy waits during rounds 2 and 3; after round 4 the trace repeats.
@@ -452,7 +442,7 @@ def test_a_strategy_waits_for_its_quorum() -> None:
         run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
 
 
-def test_training_takes_the_response_times_and_dropouts_never_reply() -> None:
+def test_training_takes_the_response_times_and_dropouts_never_reply():
     times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
     grid = named(create("always", 12), latency=times)
     records = run_selection(
@@ -474,7 +464,7 @@ def test_training_takes_the_response_times_and_dropouts_never_reply() -> None:
         grid.push_messages(silent)
 
 
-def test_a_missing_reply_leaves_only_the_error() -> None:
+def test_a_missing_reply_leaves_only_the_error():
     grid, nodes = grid_of(echo, latency=np.inf)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
     assert not grid._in_flight

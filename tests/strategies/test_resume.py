@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvgM, Result, Strategy
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvgM, Strategy
 
 from strategies import SelectionStrategy, selectors
 from strategies.checkpoint import CheckpointError, CheckpointFolder
-from strategies.clients.reports import LOSS, STATUS, Report
-from strategies.flower.messages import write_report
+from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
 from strategies.run.settings import RunSettings
 
+from ..support.federations import config_of, model, play, reply, weights
 from ..support.toy_grid import Node, ToyGrid
-from .test_strategy import model
 
 NUM_CLIENTS = 6
 
@@ -31,27 +30,24 @@ def trainer(number: int) -> Node:
     def node(message: Message) -> Message:
         report: dict[str, Any] = {"num_examples": 10.0 * (number + 1), "group": f"group {number % 2}"}
         if message.metadata.message_type == STATUS:
-            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
-        w = message.content.array_records["arrays"]["w"].numpy()
+            return reply(message, client_id=f"c{number}", **report)
+        w = weights(message)
         loss = float(np.square(w - center).sum())
         if message.metadata.message_type == LOSS:
-            return Message(write_report(Report(loss=loss)), reply_to=message)
-        seed = message.content.config_records["config"]["seed"]
-        noise = np.random.default_rng(int(seed)).standard_normal(2).astype(np.float32)  # type: ignore[arg-type]
+            return reply(message, loss=loss)
+        config = config_of(message)
+        noise = np.random.default_rng(int(config["seed"])).standard_normal(2).astype(np.float32)
         gradient = w - center + 0.3 * noise
         control = message.content.array_records.get("control")
         if control is not None:
             gradient = gradient + control["w"].numpy()
         report |= {"train_loss": loss, "num_steps": 1, "gradient_variance": 0.1 + number}
-        scales = message.content.config_records["config"].get("part-scales")
+        scales = config.get("part-scales")
         if scales is not None:  # two equal parts
             report |= {"num_parts": 2, "model_norm": 0.05 * loss**0.5, "personal_norm": 0.05 * loss**0.5}
-            gradient = gradient * np.float32(sum(scales) / 2)  # type: ignore[arg-type]
+            gradient = gradient * np.float32(sum(scales) / 2)
         moved = w - np.float32(0.1) * gradient.astype(np.float32)
-        report |= {"update_norm": float(np.linalg.norm(moved - w))}
-        content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(moved)})
-        return Message(content, reply_to=message)
+        return reply(message, moved, update_norm=float(np.linalg.norm(moved - w)), **report)
 
     return node
 
@@ -60,26 +56,14 @@ def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> ToyGrid:
     return ToyGrid({first_node + number: trainer(number) for number in range(clients)})
 
 
-def run(
-    folder: Path | None, rounds: int, *, on: ToyGrid | None = None, resume: bool = False, **options: Any
-) -> tuple[Result, list[RoundRecord]]:
-    records: list[RoundRecord] = []
-    strategy = SelectionStrategy(
-        options.pop("selector", "adaptive-osmd"),
-        **{
-            "clients_per_round": 3,
-            "min_available_clients": NUM_CLIENTS,
-            "num_rounds": 6,
-            "local_learning_rate": 0.1,
-            "polling": Polling(ask_status=True, interval=1),
-            "seed": 5,
-            "on_round": records.append,
-            "checkpoints": Checkpoints(folder, resume) if folder else None,
-            **options,
-        },
-    )
-    result = strategy.start(on or grid(), model(1, 2), num_rounds=rounds)
-    return result, records
+def run(folder, rounds, *, on=None, resume=False, given=None, **options):
+    options = {
+        "selector": "adaptive-osmd", "clients_per_round": 3, "min_available_clients": NUM_CLIENTS, "seed": 5,
+        "num_rounds": 6, "local_learning_rate": 0.1,
+        "checkpoints": Checkpoints(folder, resume) if folder else None, **options,
+    }  # fmt: skip
+    played = play(on or grid(), rounds=rounds, start=model(1, 2), given=given or {}, **options)
+    return played.result, played.records
 
 
 def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:
@@ -115,7 +99,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
-def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path, caplog):
     line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
     for asks, warnings in ((True, 0), (False, 1)):
         caplog.clear()
@@ -125,7 +109,7 @@ def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, cap
         assert sum(each.startswith(line) for each in caplog.messages) == warnings
 
 
-def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
+def test_a_resume_that_is_past_its_last_round_says_so(tmp_path, caplog):
     run(tmp_path, 2)
     _, records = run(tmp_path, 1, resume=True)
     assert not records
@@ -133,9 +117,7 @@ def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: An
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
     whole, records = run(None, 6, **options())
     _, first = run(tmp_path, 2, **options())
     _, second = run(tmp_path, 3, resume=True, **options())
@@ -148,7 +130,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
 
 
-def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
+def test_late_joiners_are_still_there_after_a_resume(tmp_path):
     def history(stops: list[int]) -> list[RoundRecord]:
         folder, records = tmp_path / str(len(stops)), []
         for rounds in stops:
@@ -160,7 +142,7 @@ def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
         assert_same(ours, theirs)
 
 
-def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
+def test_a_run_that_is_over_does_nothing_more(tmp_path):
     whole, _ = run(tmp_path, 6)
     result, records = run(tmp_path, 6, resume=True, on=ToyGrid({}))
     assert records == []
@@ -169,7 +151,7 @@ def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 6  # each is written once
 
 
-def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
+def test_a_resume_without_checkpoint_starts_anew(tmp_path):
     _, records = run(tmp_path / "new", 2, resume=True)
     assert [record.round for record in records] == [1, 2]
 
@@ -192,7 +174,7 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
         ({"faults": Faults(guard="strict")}, r"guard\.level = 'strict': the run to be resumed has 'sane'"),
     ],
 )
-def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_another_runs_checkpoints_are_refused(changed, message, tmp_path):
     first = {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}
     run(tmp_path, 1, **first)
     with pytest.raises(CheckpointError, match=message):
@@ -200,10 +182,8 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize("level", ["strict", "sane"])
-def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
-    level: str, tmp_path: Path
-) -> None:
-    faults = Faults(guard=level)  # type: ignore[arg-type]
+def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(level, tmp_path):
+    faults = Faults(guard=level)
     with pytest.MonkeyPatch.context() as patch:
         given = RunSettings.fixed
 
@@ -222,16 +202,16 @@ def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
             run(tmp_path / "old", 2, resume=True, faults=faults)
 
 
-def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a"):
         run(tmp_path / "file" / "x", 1)
 
 
-def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:
+def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path):
     def stop(round: int, metrics: MetricRecord | None) -> bool:
         assert metrics is not None
-        return metrics["w"] >= 0.2  # type: ignore[operator]
+        return metrics["w"] >= 0.2
 
     def attempt(resume: bool) -> list[int]:
         seen: list[int] = []
@@ -250,7 +230,7 @@ def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path
     assert attempt(True) == []
 
 
-def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
+def test_the_state_of_an_own_strategy_is_kept(tmp_path):
     class Slowing(FedAvgM):
         """Counts its rounds, in a state of its own."""
 
@@ -281,14 +261,14 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file = max(folder.glob("round-*.npz"))
     checkpoint = CheckpointFolder(folder).newest()
     assert checkpoint is not None
-    change(checkpoint.meta)  # type: ignore[arg-type]
+    change(checkpoint.meta)
     file.unlink()
     other = CheckpointFolder(folder)
     other.save(checkpoint)
     other.release()
 
 
-def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path):
     """An operator who upgraded during a run read "KeyError: 'unasked'"."""
     run(tmp_path, 1)
 

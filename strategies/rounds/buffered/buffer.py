@@ -213,10 +213,7 @@ class Buffer:
 
     @property
     def in_flight(self) -> dict[int, int]:
-        """The clients that were asked and whose training has not ended -> the round in which each was asked.
-
-        They are in the order in which they were drawn.
-        """
+        """The clients whose training has not ended -> the round in which each was asked, in drawn order."""
         return {
             client: each.version
             for client, each in self._drawn.items()
@@ -279,11 +276,7 @@ class Buffer:
         self._counted.intersection_update(self._ended)
 
     def take(self) -> tuple[Selection, Ints]:
-        """End the round: empty the buffer.
-
-        Return the S clients whose training ended in this round, in the order in which it ended, with weights
-        without the staleness factor, and (S,) the staleness of each client's update.
-        """
+        """End the round: return who ended, in that order, with weights, and (S,) the staleness of each."""
         ended = [self._drawn[client] for client in self._ended]
         staleness = np.array([self.staleness(client) for client in self._ended], dtype=np.int64)
         scale = max(1, len(ended)) * self.num_draws / max(1, self.num_asked)

@@ -9,10 +9,7 @@ ENOUGH_REPLIED = "enough others had replied"
 
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
-    """Return the selection size: ``clients_per_round`` times ``over_selection``, rounded up.
-
-    If ``over_selection`` is 1, return None: the selection size is then ``clients_per_round``.
-    """
+    """Return ``clients_per_round`` times ``over_selection``, rounded up; None (that number) if that is 1."""
     return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
 
 

@@ -70,10 +70,7 @@ class Patience:
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float, quorum: int = 0) -> Wait:
-        """Return the `Wait` for the answers of clients (n,) to one kind of message.
-
-        ``kind`` is one of `KINDS`, ``limit`` the longest wait in seconds, and ``quorum`` as in `Wait`.
-        """
+        """Return the `Wait` for answers of a kind in `KINDS`; ``limit`` in s, ``quorum`` as in `Wait`."""
         row = KINDS.index(kind)
         return _ClientsWait(
             self._paces[kind],

@@ -125,10 +125,7 @@ class Wait:
         self.answered(position, seconds)
 
     def lost(self, position: int, seconds: float) -> None:
-        """Remember that no answer of a client will come, for example because its node is offline.
-
-        This became known ``seconds`` after the question.
-        """
+        """Remember that no answer will come, as was known ``seconds`` after the question."""
         self._lost[position] = seconds
         self._end = None
 

@@ -84,10 +84,7 @@ class FLICSSettings(GroupSettings):
 
     @property
     def needs_solver(self) -> bool:
-        """Whether there is a budget for which the solver cvxpy may be needed.
-
-        K and the energy budgets of single groups need no solver.
-        """
+        """Whether a budget may need the solver cvxpy; K and energy budgets of single groups do not."""
         return self.cost_budget is not None or isinstance(self.energy_budgets, float)
 
     @property
@@ -226,19 +223,12 @@ class FLICSSelector(GroupSelector):
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
     ) -> Floats:
-        """Return r (G,), the expected number of selected clients of each group.
-
-        The arguments are those of `select`.
-        """
+        """Return r (G,), the expected number of selected clients of each group; arguments as of `select`."""
         context = self._context(round, available, unavailable, budget)
         return self._rates(context, self._counted(self._available_groups(context)))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
-
-        ŝ_j counts only clients that responded. So, unlike those of `Selector.finalize`, these weights also
-        correct for groups whose clients fail more often than others.
-        """
+        """Return p_j/ŝ_j for those that responded, else 0: corrects for groups that fail more often."""
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
         weights = np.zeros(clients.size)

@@ -37,11 +37,7 @@ class GroupNumbers(Setting):
     """A setting with a number for each group; `group_numbers` declares it."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the numbers as a `ByGroup`.
-
-        If the default is None, a single number is also allowed and returned as a float, and without any
-        number the result is None.
-        """
+        """Return the numbers as a `ByGroup`; if the default is None, also a single float, or None."""
         if self.default is None and isinstance(value, Real) and not isinstance(value, bool):
             return checks.real(name, value, low=self.low, high=self.high)
         names, numbers = _by_group(name, value)
@@ -132,10 +128,7 @@ class GroupSelector(Selector):
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return `probabilities` (M,). Over time the aggregate estimates a mean over all registered clients.
-
-        `available` and `unavailable` have no effect.
-        """
+        """Return `probabilities` (M,): over time, the aggregate estimates a mean of all registered."""
         return self.probabilities
 
     def _distribution(self) -> Floats:

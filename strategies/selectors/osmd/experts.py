@@ -58,10 +58,7 @@ class Experts(ABC):
 
     @abstractmethod
     def stepped(self, clients: Ints, exponents: Floats) -> dict[str, Array]:
-        """Set each q_e to the projection of q_e exp(exponents_e).
-
-        `exponents` (E, S) >= 0 are for `clients` (S,). The exponents of all other clients are 0.
-        """
+        """Set q_e to the projection of q_e exp(`exponents` (E, S) >= 0 at `clients` (S,), 0 elsewhere)."""
 
     @abstractmethod
     def restarted(self, num_experts: int, theta: Floats, *, by_size: bool) -> dict[str, Array]:

@@ -108,10 +108,7 @@ class CPowDSettings(PowDSettings):
 
 
 class CPowDSelector(PowDSelector):
-    """Selects as `pow-d`, but estimates the loss F_k by the mean loss over b random samples of client k.
-
-    This saves computation at the candidates. Only the poll differs from `pow-d`, see `poll_settings`.
-    """
+    """Selects as `pow-d`, by the mean loss of b random samples of a client: only `poll_settings` differ."""
 
     name = "cpow-d"
     summary = "with the largest estimated losses"
