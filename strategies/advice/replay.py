@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ..designs.inclusion import inclusion
 from ..numerics.arrays import Floats
 from ..selectors import Selector
 from .log import LoggedRound, feedback_of
@@ -105,8 +106,12 @@ class Replay:
             return
         by_itself = round.everyone and self.matters(round)
         if self.matters(round):
-            for name, p in zip(self._selectors, distributions[:, round.clients], strict=True):
-                if not np.allclose(p, round.probabilities, rtol=SAME, atol=0):
+            for name, p in zip(self._selectors, distributions, strict=True):
+                # Most designs draw distinct clients, whose probabilities in the log are those of inclusion.
+                for logged in (p[round.clients], inclusion(p, self._k).of(round.clients)):
+                    if np.allclose(logged, round.probabilities, rtol=SAME, atol=0):
+                        break
+                else:
                     self.same.discard(name)
         selection, feedback = round.observed()
         norms = round.dense_norms()
