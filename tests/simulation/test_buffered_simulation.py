@@ -32,7 +32,7 @@ def simulator(**options: Any) -> Simulator:
 @pytest.mark.parametrize(
     "server", [None, FedAdam(fraction_evaluate=0.0, eta=0.05)], ids=["FedAvg", "FedAdam"]
 )
-def test_the_simulation_is_the_strategy_on_simulated_time(server):
+def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None) -> None:
     slow = times(dropout=0.1)
     _, _, records = run_of_apps(
         "forecast",
@@ -61,7 +61,7 @@ def test_the_simulation_is_the_strategy_on_simulated_time(server):
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard):
+def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard: bool) -> None:
     options = {"faults": Faults(guard=guard, silence=False), "response_times": times(dropout=0.2)}
     one, other = simulator(**options), simulator(**options)
     one.run(7)
@@ -77,14 +77,14 @@ def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard):
         assert np.array_equal(array, other.arrays[name])
 
 
-def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_is_infinite():
+def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_is_infinite() -> None:
     never = simulator(response_times=times(dropout=1.0), round_deadline=inf)
     assert all("fewer than the quorum" in record.skipped for record in never.run(3))
     assert never.seconds == inf
 
 
 @pytest.mark.parametrize("selector", ["forecast", "timed-forecast", "oort"])
-def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector):
+def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector: str) -> None:
     for mode in (MODE, None):
         options = {"mode": mode, "selector": selector, "round_deadline": 50.0}
         run = simulator(response_times=times(dropout=0.7), **options)
@@ -95,7 +95,7 @@ def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector):
             assert max(record.seconds for record in records) <= 50
 
 
-def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused():
+def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^mode = Buffered\(...\): needs response_times"):
         simulator_of(mode=MODE)
     with pytest.raises(ValueError, match="must not poll candidates before each selection"):

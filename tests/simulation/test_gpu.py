@@ -12,7 +12,7 @@ from simulation.kernels.base import StackedUpdates, splitter
 from simulation.kernels.gpu import InputGradients, UpdatesOnGPU
 
 
-def test_updates_in_a_tensor_are_those_in_an_array():
+def test_updates_in_a_tensor_are_those_in_an_array() -> None:
     arrays = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(4, np.float32)}
     rows = np.random.default_rng(0).standard_normal((4, 10), dtype=np.float32)
     rows[1, 3], rows[2] = np.nan, np.float32(1e20)
@@ -33,7 +33,7 @@ class Asked(TorchDispatchMode):
     """Records whether each convolution's backward pass is asked for the gradient of the inputs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.of_inputs: list[bool] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,7 +56,7 @@ class Asked(TorchDispatchMode):
     ],
     ids=["3 x 3", "5 x 5", "1 x 3", "wide edge", "stride", "dilation", "groups", "transposed"],
 )
-def test_gradients_of_inputs_are_those_of_torch(layer, replaced):
+def test_gradients_of_inputs_are_those_of_torch(layer: nn.Module, replaced: bool) -> None:
     layer = layer.double()
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, 4, 8, 9, generator=generator, dtype=torch.float64).requires_grad_()
@@ -66,7 +66,7 @@ def test_gradients_of_inputs_are_those_of_torch(layer, replaced):
 
     everything = images, *layer.parameters()
     expected = gradients(*everything)
-    with Asked() as asked, InputGradients():
+    with Asked() as asked, InputGradients():  # type: ignore[no-untyped-call]
         found = gradients(*everything)
         gradients(*layer.parameters())
     assert asked.of_inputs == [not replaced, False]

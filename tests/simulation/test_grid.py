@@ -93,7 +93,7 @@ def direct_grid(nodes: dict[int, Callable[[Message], Message]]) -> Any:
         lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1.0, 5),
     ],
 )
-def test_flowers_strategies_compute_the_same_without_the_grid(make):
+def test_flowers_strategies_compute_the_same_without_the_grid(make: Callable[[], Any]) -> None:
     steps = [1, 2, 4, 8, 16]
     ours = make().start(
         InProcessGrid(counting_app(), ({"number": step} for step in steps)), model(0, 1), num_rounds=3
@@ -106,7 +106,7 @@ def test_flowers_strategies_compute_the_same_without_the_grid(make):
     assert ours.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(0.5)
 
 
-def test_a_client_keeps_its_state_under_another_node_id():
+def test_a_client_keeps_its_state_under_another_node_id() -> None:
     grid = InProcessGrid(counting_app(), numbers(2))
     first, second = grid.get_node_ids()
     for node_id in (first, second, first):
@@ -120,7 +120,7 @@ def test_a_client_keeps_its_state_under_another_node_id():
     assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
-def test_nodes_have_names_and_ids_of_their_own():
+def test_nodes_have_names_and_ids_of_their_own() -> None:
     grid = InProcessGrid(counting_app())
     given = grid.add_node({"number": 1}, node_id=2, name="c1")
     drawn = grid.add_node({"number": 2})
@@ -134,7 +134,7 @@ def test_nodes_have_names_and_ids_of_their_own():
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen):
+def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen: bool) -> None:
     def vandal(message: Message) -> Message:
         message.content["config"]["all"].append(2)
         message.content["config"]["lr"] = 9.0
@@ -155,7 +155,9 @@ def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen
         assert set(content) == {"arrays", "config"}
 
 
-def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round(monkeypatch):
+def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     decoded, encoded = [], []
     numpy, save = FlowersArray.numpy, FlowersArray.from_numpy_ndarray
     arrays = model(1, 2)
@@ -180,7 +182,7 @@ def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round
     assert encoded == []
 
 
-def test_a_lazy_array_has_the_bytes_of_flowers_array():
+def test_a_lazy_array_has_the_bytes_of_flowers_array() -> None:
     values = np.arange(6, dtype=np.int16).reshape(2, 3)
     lazy, flowers = LazyArray(values), Array(values)
     values += 1
@@ -198,7 +200,7 @@ def test_a_lazy_array_has_the_bytes_of_flowers_array():
     mine += 1
 
 
-def test_exceptions_become_error_replies_with_flowers_codes():
+def test_exceptions_become_error_replies_with_flowers_codes() -> None:
     def crash(message: Message) -> Message:
         raise ValueError("no data")
 
@@ -218,7 +220,7 @@ def test_exceptions_become_error_replies_with_flowers_codes():
 
 
 @pytest.mark.parametrize("wrong", [None, {"loss": 1.0}, RecordDict()])
-def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong):
+def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong: Any) -> None:
     app = InProcessGrid(lambda message, context: wrong, [{}])
     handler, (node,) = grid_of(lambda message: [echo(message), wrong])
     for grid, asked in ((app, app.get_node_ids()[0]), (handler, node)):
@@ -227,7 +229,7 @@ def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong):
         assert f"the client returned {type(wrong).__name__}: must be a Message" in reply.error.reason
 
 
-def test_the_traceback_of_a_failed_app_is_logged(caplog):
+def test_the_traceback_of_a_failed_app_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def broken(message: Message, context: Context) -> Message:
         raise ValueError("no data")
 
@@ -239,7 +241,7 @@ def test_the_traceback_of_a_failed_app_is_logged(caplog):
     assert "in broken" in caplog.text
 
 
-def test_only_simulated_time_passes():
+def test_only_simulated_time_passes() -> None:
     grid, nodes = grid_of(echo, echo, echo, latency=lambda message: 100.0 * message.metadata.dst_node_id)
     began = time.monotonic()
     messages = ask(*reversed(nodes))
@@ -253,14 +255,14 @@ def test_only_simulated_time_passes():
     assert grid.pull_messages([messages[0].metadata.message_id]) == []
 
 
-def test_without_a_timeout_a_missing_reply_does_not_block():
+def test_without_a_timeout_a_missing_reply_does_not_block() -> None:
     grid, nodes = grid_of(lambda message: None, echo, echo, latency=3.0)
     grid.latency = lambda message: np.inf if message.metadata.dst_node_id == nodes[2] else 3.0
     assert [reply.metadata.src_node_id for reply in grid.send_and_receive(ask(*nodes))] == [nodes[1]]
     assert grid.clock.monotonic() == 3
 
 
-def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later():
+def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later() -> None:
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=10.0)
     messages = ask(*nodes)
@@ -279,7 +281,7 @@ def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later():
 
 
 @pytest.mark.parametrize(("ttl", "expired"), [(99.0, True), (101.0, False)])
-def test_a_message_expires_by_simulated_time(ttl, expired):
+def test_a_message_expires_by_simulated_time(ttl: float, expired: bool) -> None:
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=100.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=ttl))
@@ -291,7 +293,7 @@ def test_a_message_expires_by_simulated_time(ttl, expired):
     assert len(handled) == 1 - expired
 
 
-def test_a_message_is_handled_even_if_its_reply_expires():
+def test_a_message_is_handled_even_if_its_reply_expires() -> None:
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=1.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
@@ -302,7 +304,7 @@ def test_a_message_is_handled_even_if_its_reply_expires():
     assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
 
 
-def test_a_plain_function_may_send_several_replies():
+def test_a_plain_function_may_send_several_replies() -> None:
     before: list[Message] = []
 
     def twice(message: Message) -> list[Message]:
@@ -315,7 +317,7 @@ def test_a_plain_function_may_send_several_replies():
     assert answered == [before[1].metadata.message_id] * 2 + [before[0].metadata.message_id]
 
 
-def test_a_negative_sleep_changes_nothing():
+def test_a_negative_sleep_changes_nothing() -> None:
     clock = SimulatedClock()
     clock.sleep(2)
     clock.sleep(-1)
@@ -346,7 +348,7 @@ def run_selection(grid, rounds, selector="uniform", **options):
     return play(grid, selector, rounds, model(0, 1), **options).records
 
 
-def test_the_online_nodes_depend_on_the_round():
+def test_the_online_nodes_depend_on_the_round() -> None:
     grid = InProcessGrid(
         counting_app(), numbers(3), availability=table([0, 1, 2], [1], [0, 2]), round_length=100
     )
@@ -371,7 +373,7 @@ def test_the_online_nodes_depend_on_the_round():
 @pytest.mark.parametrize(
     ("latency", "rounds"), [(0.0, [2, 3]), (60.0, [2, 3]), (70.0, [2, 3]), (150.0, [3, 6])]
 )
-def test_a_round_of_training_ends_its_round_of_the_availability(latency, rounds):
+def test_a_round_of_training_ends_its_round_of_the_availability(latency: float, rounds: list[int]) -> None:
     grid = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2), latency=latency)
     for expected in rounds:
         nodes = grid.get_node_ids()
@@ -386,7 +388,7 @@ def test_a_round_of_training_ends_its_round_of_the_availability(latency, rounds)
     assert grid.availability_round == rounds[-1]
 
 
-def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round():
+def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round() -> None:
     grid = InProcessGrid(
         lambda message, context: echo(message), [{}], availability=create("always", 1), round_length=0.1
     )
@@ -404,7 +406,7 @@ def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round():
             InProcessGrid(latency=wrong)
 
 
-def test_an_unavailable_client_is_not_reachable_and_keeps_its_state():
+def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
     grid = InProcessGrid(counting_app(), numbers(2), availability=table([0, 1], [0], [0, 1]))
     nodes = grid.get_node_ids()
     for times, codes in ((1, [None, None]), (2, [None, ErrorCode.NODE_UNAVAILABLE]), (3, [None, None])):
@@ -417,7 +419,7 @@ def test_an_unavailable_client_is_not_reachable_and_keeps_its_state():
     assert second.content["metrics"]["times"] == 2
 
 
-def test_flowers_strategy_trains_the_available_clients():
+def test_flowers_strategy_trains_the_available_clients() -> None:
     trained: list[set[int]] = []
 
     class Watched(InProcessGrid):
@@ -432,7 +434,7 @@ def test_flowers_strategy_trains_the_available_clients():
     assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
 
 
-def test_a_strategy_waits_for_its_quorum():
+def test_a_strategy_waits_for_its_quorum() -> None:
     availability = table([0, 1, 2], [], [1], [1, 2])
     records = run_selection(named(availability), 3, clients_per_round=2, faults=Faults(quorum=2))
     # The strategy waits during rounds 2 and 3; after round 4 the trace repeats.
@@ -442,7 +444,7 @@ def test_a_strategy_waits_for_its_quorum():
         run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
 
 
-def test_training_takes_the_response_times_and_dropouts_never_reply():
+def test_training_takes_the_response_times_and_dropouts_never_reply() -> None:
     times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
     grid = named(create("always", 12), latency=times)
     records = run_selection(
@@ -464,7 +466,7 @@ def test_training_takes_the_response_times_and_dropouts_never_reply():
         grid.push_messages(silent)
 
 
-def test_a_missing_reply_leaves_only_the_error():
+def test_a_missing_reply_leaves_only_the_error() -> None:
     grid, nodes = grid_of(echo, latency=np.inf)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
     assert not grid._in_flight

@@ -34,7 +34,7 @@ def torch_kernel(memory: int) -> Kernel:
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread() -> Any:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,7 +47,9 @@ def one_thread():
     ids=["softmax", "mlp", "torch", "loop"],
 )
 @pytest.mark.parametrize("memory", [1 << 30, 40 << 10], ids=["all at once", "in lots"])
-def test_several_processes_give_the_results_of_one(kernel, memory, monkeypatch):
+def test_several_processes_give_the_results_of_one(
+    kernel: Kernel, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Includes kernels in torch, whose threads do not survive the fork."""
     monkeypatch.setattr(parallel, "_MEMORY", memory)
     data, arrays = data_of(), start(kernel)
@@ -79,7 +81,7 @@ def test_several_processes_give_the_results_of_one(kernel, memory, monkeypatch):
                         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_simulation_in_several_processes_is_the_one_in_one_process():
+def test_a_simulation_in_several_processes_is_the_one_in_one_process() -> None:
     data, kernel = data_of(), MLP((64, 32, 10))
     models = []
     with Parallel(kernel, workers=2) as several:
@@ -94,7 +96,7 @@ def test_a_simulation_in_several_processes_is_the_one_in_one_process():
         np.testing.assert_array_equal(array, models[1][name])
 
 
-def test_a_chunk_is_computed_alike_with_any_other_chunks():
+def test_a_chunk_is_computed_alike_with_any_other_chunks() -> None:
     data, kernel = data_of(), MLP((64, 8, 10))
     clients = np.random.default_rng(1).permutation(10)
     plan = Plan(3, 1, 0.1, batch_size=16, steps=0, epochs=1)
@@ -107,7 +109,7 @@ def test_a_chunk_is_computed_alike_with_any_other_chunks():
         assert [share[chunk].tolist() for chunk in again] == [chunk.tolist() for chunk in some]
 
 
-def test_an_error_in_a_process_is_raised_and_the_next_round_works():
+def test_an_error_in_a_process_is_raised_and_the_next_round_works() -> None:
     data = data_of()
     kernel = Loop(tasks.create("digits"))
     with Parallel(kernel, workers=2) as several:

@@ -1,5 +1,6 @@
 """The rounds of the simulator are those of `SelectionStrategy` over a grid of apps."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..support.toy_grid import ToyGrid
 @pytest.mark.parametrize(
     "selector", ["adaptive-osmd", "forecast", "forecast-asked", "pow-d", "cpow-d", "prac-delta", "rpow-d"]
 )
-def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
+def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
     own: dict[str, Any] = {
@@ -59,7 +60,7 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
 
 
 @pytest.mark.parametrize("level", ["sane", "strict"])
-def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
+def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level: Any) -> None:
     options: dict[str, Any] = {"clients_per_round": 4, "faults": Faults(guard=level)}
     strategy, _, records = run_of_apps("md", 200, 3, **options)
     simulator = like_the_apps("md", 200, 3, **options)
@@ -76,7 +77,7 @@ def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
 
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates_of_a_batch_are_those_of_single_replies(variates):
+def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
     """Compared with `RoundLogic` given one reply per client."""
     data, kernel = data_of(), Softmax(64, 10)
     options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
@@ -94,7 +95,7 @@ def test_variates_of_a_batch_are_those_of_single_replies(variates):
     for number in range(1, 6):
         chosen = logic.choose(logic.open(number))
         selection = chosen.selection
-        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}
+        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}  # type: ignore[union-attr]
         controls = {m: control for m, control in sent.items() if control} or None
         plan = Plan(2, number, 0.2, batch_size=8, steps=3)
         trained = loop.train(arrays, data, selection.clients, plan, controls)
@@ -112,7 +113,7 @@ def test_variates_of_a_batch_are_those_of_single_replies(variates):
 
 
 @pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
-def test_a_server_strategy_takes_the_step(server_strategy):
+def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
     _, model, _ = run_of_apps("md", 8, 4, server_strategy=server_strategy)
     simulator = like_the_apps("md", 8, 4, server_strategy=server_strategy, faults=Faults(guard=True))
     simulator.run(4)
@@ -129,7 +130,9 @@ def test_a_server_strategy_takes_the_step(server_strategy):
         ("naive-group", "groups:5", {}),
     ],
 )
-def test_late_clients_are_registered_as_by_the_strategy(selector, partition, options):
+def test_late_clients_are_registered_as_by_the_strategy(
+    selector: str, partition: str, options: dict[str, Any]
+) -> None:
     process = availability_of("markov", 24, seed=2, rates=0.3)
     options = {"faults": Faults(guard=False), **options}
     _, _, records = run_of_apps(
@@ -156,7 +159,9 @@ def test_late_clients_are_registered_as_by_the_strategy(selector, partition, opt
     assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
 
 
-def strangers_and_simulator(selector, groups, rounds, strategy, simulation):
+def strangers_and_simulator(
+    selector: str, groups: Any, rounds: int, strategy: dict[str, Any], simulation: dict[str, Any]
+) -> tuple[SelectionStrategy, list[RoundRecord], Simulator]:
     """Run a strategy over nine honest nodes with these groups; return a simulator of clients like them."""
     common = {"clients_per_round": 4, "seed": 3}
     options = {"polling": Polling(ask_status=True, interval=0.5), "min_available_clients": 9}
@@ -180,7 +185,7 @@ def strangers_and_simulator(selector, groups, rounds, strategy, simulation):
     ],
     ids=["by data", "by number", "by name", "least"],
 )
-def test_the_same_groups_take_part_as_with_the_strategy(selector, settings):
+def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings: dict[str, Any]) -> None:
     """The groups that are seen first have the highest numbers, or names."""
     if selector == "naive-group" and "min_shares" in settings:
         pytest.skip("it has no minimum shares")
@@ -203,7 +208,7 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector, settings):
 
 @pytest.mark.parametrize("selector", ["flics", "uniform"])
 @pytest.mark.parametrize("over_selection", [1.0, 1.5])
-def test_the_budget_of_each_round_is_that_of_the_strategy(selector, over_selection):
+def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_selection: float) -> None:
     faults = {"clients_per_round": 3, "faults": Faults(over_selection=over_selection, guard=False)}
     _, records, simulator = strangers_and_simulator(
         selector,
@@ -228,7 +233,7 @@ def _reason(failure: str) -> str:
 
 
 @pytest.mark.parametrize(("selector", "settings"), [("md", {}), ("oort", {"pace": 0.3})])
-def test_silence_is_dealt_with_as_by_the_strategy(selector, settings):
+def test_silence_is_dealt_with_as_by_the_strategy(selector: str, settings: dict[str, Any]) -> None:
     """One client never replies, one is slow, and the others drop out now and then."""
     dropout = np.full(10, 0.05)
     dropout[2] = 1.0

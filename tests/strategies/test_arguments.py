@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,23 +39,23 @@ PRESETS = [AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
         ("alfa", r"no such argument \(did you mean alpha\?\)"),
     ],
 )
-def test_an_unknown_argument_gets_its_replacement(name, instead):
+def test_an_unknown_argument_gets_its_replacement(name: str, instead: str) -> None:
     with pytest.raises(TypeError, match=f"{name} = 3: .*{instead}"):
         AdaptiveOSMD(clients_per_round=2, **{name: 3})
 
 
-def test_a_setting_of_the_selector_is_refused_with_the_argument_that_takes_it():
+def test_a_setting_of_the_selector_is_refused_with_the_argument_that_takes_it() -> None:
     with pytest.raises(TypeError, match=r"alpha = 0\.2: is a setting .* selector_settings=\{'alpha': 0\.2\}"):
-        SelectionStrategy("osmd", alpha=0.2, clients_per_round=3)
+        SelectionStrategy("osmd", alpha=0.2, clients_per_round=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["fraction_train", "client_per_round"])
-def test_an_unknown_argument_is_named_before_the_missing_one(name):
+def test_an_unknown_argument_is_named_before_the_missing_one(name: str) -> None:
     """A newcomer only replaces the name of the class: ``FedAvg(fraction_train=0.1)``."""
     with pytest.raises(TypeError, match=rf"{name} = 0\.1: Forecast has .*clients_per_round"):
         Forecast(**{name: 0.1})
     with pytest.raises(TypeError, match=r"missing 1 required .*clients_per_round"):
-        Forecast()
+        Forecast()  # type: ignore[call-arg]
 
 
 WRONG: list[Any] = [object(), [1, 2], (1,), "abc", b"x", -3, float("nan"), {"a": object()}, {1: 2}]
@@ -80,7 +81,7 @@ COMMON = [
 
 
 @pytest.mark.parametrize("make", PRESETS)
-def test_wrong_kinds_are_refused_by_every_strategy(make):
+def test_wrong_kinds_are_refused_by_every_strategy(make: Callable[..., Any]) -> None:
     own = [name for name in inspect.signature(make).parameters if name != "options"]
     allowed = ("group_shares", "energy_budgets", "min_shares")  # take lists, and names as keys
     for name in {*COMMON, *own} - {*allowed}:
@@ -106,12 +107,12 @@ def test_wrong_kinds_are_refused_by_every_strategy(make):
         (lambda: Forecast(2, reporters=["tensorboard"]), "must be a Reporter"),
     ],
 )
-def test_a_wrong_kind_is_refused_with_what_is_expected(make, message):
+def test_a_wrong_kind_is_refused_with_what_is_expected(make: Callable[[], Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 
 
-def test_declared_clients_that_do_not_come_are_named(caplog):
+def test_declared_clients_that_do_not_come_are_named(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
     sizes = {"hospital-1": 50, "hospital-2": 60, "node-103": 70}
     strategy = AdaptiveOSMD(2, min_available_clients=M, overrides=Overrides(sizes=sizes))

@@ -1,13 +1,15 @@
 """Buffered rounds of `SelectionStrategy` on the in-process grid, in simulated time."""
 
 import re
+from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi, Result
 
 from simulation.grid import Handler, InProcessGrid
 from strategies import Buffered, Forecast, Reporter, RoundReport, SelectionStrategy
@@ -35,7 +37,9 @@ def seconds_of(client: int) -> float:
 class SlowGrid(InProcessGrid):
     """Clients that need `seconds_of` to train. Some of them may be other functions (`others`)."""
 
-    def __init__(self, others=None, seconds=seconds_of):
+    def __init__(
+        self, others: dict[int, Handler] | None = None, seconds: Callable[[int], float] = seconds_of
+    ) -> None:
         super().__init__(latency=self._latency)
         self.seconds = seconds
         self.trained: list[tuple[int, float]] = []  # (client, time) of each TRAIN message
@@ -68,7 +72,9 @@ def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, l
     return made, records
 
 
-def run(grid, rounds=12, selector="md", **options):
+def run(
+    grid: SlowGrid, rounds: int = 12, selector: str = "md", **options: Any
+) -> tuple[Result, list[RoundRecord]]:
     made, records = strategy(selector, **options)
     return made.start(grid, model(1, 2), num_rounds=rounds), records
 
@@ -77,7 +83,7 @@ def used(records: list[RoundRecord]) -> list[int]:
     return [int(c) for each in records for c in each.selection.clients[each.feedback.responded]]
 
 
-def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later():
+def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later() -> None:
     grid = SlowGrid()
     _, records = run(grid, 30, deadlines=PATIENT)
     assert [record.round for record in records] == list(range(1, 31))
@@ -100,7 +106,7 @@ def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later():
         assert len(set(busy)) == len(busy)
 
 
-def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_from():
+def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_from() -> None:
     """A client whose update is always (1, 0): the model moves by the sum of the weights."""
 
     def mover(client: int) -> Handler:
@@ -136,13 +142,13 @@ def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_fr
     ],
     ids=lambda server: type(server).__name__,
 )
-def test_strategies_that_step_from_the_average_take_the_step(server):
+def test_strategies_that_step_from_the_average_take_the_step(server: FedAvg) -> None:
     result, records = run(SlowGrid(), 8, server_strategy=server)
     assert not any(record.skipped for record in records)
     assert not np.array_equal(result.arrays["w"].numpy(), [1, 2])
 
 
-def test_equal_arrivals_give_equal_runs_and_another_seed_another_run():
+def test_equal_arrivals_give_equal_runs_and_another_seed_another_run() -> None:
     (one, first), (two, second) = run(SlowGrid(), selector="forecast"), run(SlowGrid(), selector="forecast")
     for ours, theirs in zip(first, second, strict=True):
         assert_same(ours, theirs)
@@ -154,7 +160,7 @@ def silent(client: int) -> Handler:
     return lambda message: None if message.metadata.message_type == "train" else trainer(client)(message)
 
 
-def test_a_client_that_never_answers_frees_its_place_after_the_deadline():
+def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> None:
     grid = SlowGrid({2: silent(2)})
     _, records = run(grid, 40, deadlines=Deadlines(round=6))
     failures = [why for record in records for client, why in record.failures.items() if client == 2]
@@ -163,7 +169,7 @@ def test_a_client_that_never_answers_frees_its_place_after_the_deadline():
     assert grid.clock.monotonic() < 120
 
 
-def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used():
+def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used() -> None:
     late = {6: 30.0}  # the first wait is at most a fifth of the deadline
     grid = SlowGrid(seconds=lambda client: late.get(client, 1.0 + 0.01 * client))
     _, records = run(grid, 60, deadlines=Deadlines(round=100, shortest=3))
@@ -187,7 +193,7 @@ def broken(client: int) -> Handler:
     return node
 
 
-def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine():
+def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine() -> None:
     _, records = run(SlowGrid({0: broken(0), 1: nonsense}), 40)
     reasons = {client: why for record in records for client, why in record.failures.items()}
     assert "NaN" in reasons[1]
@@ -199,14 +205,14 @@ def test_garbage_and_errors_are_no_arrivals_and_lead_to_quarantine():
         assert record.weights[~record.feedback.responded].sum() == 0
 
 
-def test_all_clients_fail_and_the_run_ends():
+def test_all_clients_fail_and_the_run_ends() -> None:
     result, records = run(SlowGrid({client: broken(client) for client in range(CLIENTS)}), 5)
     assert [record.round for record in records] == [1, 2, 3, 4, 5]
     assert all("fewer than the quorum" in record.skipped for record in records)
     assert result.arrays["w"].numpy().tolist() == [1, 2]
 
 
-def test_all_clients_are_silent_and_the_run_ends():
+def test_all_clients_are_silent_and_the_run_ends() -> None:
     _, records = run(
         SlowGrid({client: silent(client) for client in range(CLIENTS)}),
         5,
@@ -215,7 +221,7 @@ def test_all_clients_are_silent_and_the_run_ends():
     assert all(record.skipped for record in records)
 
 
-def test_stale_updates_are_rejected_counted_and_recorded():
+def test_stale_updates_are_rejected_counted_and_recorded() -> None:
     _, records = run(SlowGrid(), 40, mode=Buffered(concurrency=4, size=2, max_staleness=2))
     stale = [record for record in records if record.num_stale]
     assert stale
@@ -228,7 +234,7 @@ def test_stale_updates_are_rejected_counted_and_recorded():
 
 
 @pytest.mark.slow
-def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places():
+def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places() -> None:
     """Client 2 answers so late that its model is no longer kept: silent clients have newer ones."""
     kept: list[int] = []
     records: list[RoundRecord] = []
@@ -247,7 +253,7 @@ def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_ar
     assert sum(each.num_stale for each in records) == 1
 
 
-def test_a_client_whose_node_leaves_loses_its_place_and_comes_back():
+def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
     grid = SlowGrid()
     grid.offline_after = 2.0
     left: list[int] = []
@@ -269,7 +275,7 @@ def test_a_client_whose_node_leaves_loses_its_place_and_comes_back():
     assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
-def test_a_removed_client_is_forgotten_while_it_trains(tmp_path):
+def test_a_removed_client_is_forgotten_while_it_trains(tmp_path: Path) -> None:
     file = tmp_path / "removed.json"
     file.write_text("[]")
 
@@ -284,7 +290,7 @@ def test_a_removed_client_is_forgotten_while_it_trains(tmp_path):
     assert not set(SLOW) & set(buffer.in_flight)
 
 
-def test_messages_that_cannot_be_sent_end_no_run():
+def test_messages_that_cannot_be_sent_end_no_run() -> None:
     class Busy(SlowGrid):
         def push_messages(self, messages: Any) -> list[str]:
             messages = list(messages)
@@ -298,7 +304,7 @@ def test_messages_that_cannot_be_sent_end_no_run():
     assert any("the message could not be sent" in each.failures.values() for each in records)
 
 
-def test_fewer_clients_than_places():
+def test_fewer_clients_than_places() -> None:
     _, records = run(SlowGrid(), 10, mode=Buffered(concurrency=20, size=8), deadlines=PATIENT)
     assert all(record.feedback.responded.sum() == CLIENTS for record in records)
     assert [record.weights.sum() for record in records] == pytest.approx([1.0] * 10)
@@ -339,7 +345,9 @@ class Scripted(SlowGrid):
 
 @pytest.mark.parametrize("server", [None, FedAdam(fraction_evaluate=0.0)], ids=["FedAvg", "FedAdam"])
 @pytest.mark.parametrize("selector", ["md", "forecast", "oort"])
-def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(selector, server, tmp_path):
+def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(
+    selector: str, server: FedAvg | None, tmp_path: Path
+) -> None:
     """Clients in flight at the checkpoint are asked again, with the model that they had."""
     options: dict[str, Any] = {"selector": selector, "server_strategy": server, "num_rounds": 9}
     grid, before = Scripted(), Scripted()
@@ -354,7 +362,7 @@ def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(selector, se
     assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
 
 
-def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path):
+def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) -> None:
     mode = Buffered(concurrency=6, size=1, max_staleness=1)
     run(Scripted(), 6, checkpoints=Checkpoints(tmp_path), mode=mode)
     grid = Scripted()
@@ -392,7 +400,9 @@ def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path):
         ),
     ],
 )
-def test_what_needs_whole_rounds_is_refused_at_construction(selector, options, message):
+def test_what_needs_whole_rounds_is_refused_at_construction(
+    selector: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         strategy(selector, **options)
     assert "\n" not in str(caught.value)
@@ -410,12 +420,12 @@ def test_what_needs_whole_rounds_is_refused_at_construction(selector, options, m
         ({"count_busy": 1}, "mode.count_busy = 1: must be True or False"),
     ],
 )
-def test_wrong_settings_are_refused(options, message):
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         Buffered(**{"concurrency": 4, **options})
 
 
-def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused():
+def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused() -> None:
     with pytest.raises(TypeError, match=r"mode = 'buffered': must be a Buffered, such as Buffered\(concurr"):
         strategy(mode="buffered")
     with pytest.raises(TypeError, match=r"concurrency = 4: .* has mode=Buffered\(concurrency=...\) instead"):
@@ -425,14 +435,14 @@ def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused():
         made.configure_train(1, model(0, 0), ConfigRecord(), SlowGrid())
 
 
-def test_a_resume_with_another_mode_is_refused(tmp_path):
+def test_a_resume_with_another_mode_is_refused(tmp_path: Path) -> None:
     run(SlowGrid(), 2, checkpoints=Checkpoints(tmp_path))
     with pytest.raises(CheckpointError, match="mode"):
         run(SlowGrid(), 4, checkpoints=Checkpoints(tmp_path, resume=True), mode=Buffered(concurrency=5))
 
 
 @pytest.mark.parametrize("selector", available())
-def test_every_selector_runs_or_is_refused_in_one_line(selector):
+def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
     kind = selector_type(selector)
     options: dict[str, Any] = {}
     if selector == "lipschitz-is":
@@ -449,7 +459,7 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector):
     assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
-def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness():
+def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:
     reports: list[RoundReport] = []
 
     class Listener(Reporter):

@@ -84,7 +84,9 @@ def names(path: Path) -> list[str]:
     round=st.integers(0, 10**9),
 )
 @settings(max_examples=60)
-def test_arrays_come_back_as_they_were(tmp_path_factory, arrays, round):
+def test_arrays_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], round: int
+) -> None:
     written = Checkpoint(round, arrays, {"größe": [1, 2.5, None, 2**63]}, {"seed": 2**63 - 1})
     folder = CheckpointFolder(tmp_path_factory.mktemp("folder"))
     assert folder.save(written)
@@ -92,7 +94,7 @@ def test_arrays_come_back_as_they_were(tmp_path_factory, arrays, round):
     folder.release()
 
 
-def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path):
+def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(1, {"w": np.asfortranarray(np.ones((3, 4))), "x": np.arange(12.0)[::3]}))
     found = folder.newest()
@@ -110,7 +112,9 @@ def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path):
         ({"a\0b": np.zeros(2)}, r"array name 'arrays/a\\x00b'"),
     ],
 )
-def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(tmp_path, arrays, message):
+def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(
+    tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
     folder, _ = filled(tmp_path, 1)
     with pytest.raises((TypeError, ValueError), match=message):
         folder.save(Checkpoint(2, arrays))
@@ -118,24 +122,24 @@ def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(tmp_path, array
     assert same(folder.newest(), state(1))
 
 
-def test_the_last_few_stay(tmp_path):
+def test_the_last_few_stay(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path, 0, 1, 2, 3, 10, keep=2)
     assert folder.rounds() == [3, 10]
     assert same(folder.newest(), state(10))
 
 
 @pytest.mark.parametrize("keep", [1, 0, -2])
-def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path, keep):
+def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path: Path, keep: int) -> None:
     with pytest.raises(ValueError, match=f"keep = {keep}: must be at least 2"):
         CheckpointFolder(tmp_path, keep)
 
 
-def test_an_empty_folder_has_no_checkpoint_and_is_not_created(tmp_path):
+def test_an_empty_folder_has_no_checkpoint_and_is_not_created(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path / "new").newest() is None
     assert not (tmp_path / "new").exists()
 
 
-def test_numpy_opens_the_file(tmp_path):
+def test_numpy_opens_the_file(tmp_path: Path) -> None:
     filled(tmp_path, 5)
     with np.load(tmp_path / "round-00000005.npz", allow_pickle=False) as file:
         assert file["arrays/w"].tolist() == state(5).arrays["w"].tolist()
@@ -158,7 +162,10 @@ RUN = {
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'osmd'"),
         ({"settings": {"alpha": 0.5, "batch": None}}, "settings.alpha = 0.5: the run to be resumed has 0.4"),
         ({"settings": {"alpha": 0.4}}, "settings.batch: not set now; the run to be resumed has None"),
-        ({"settings": {**RUN["settings"], "beta": 1}}, "settings.beta = 1: the run to be resumed has none"),
+        (
+            {"settings": {**RUN["settings"], "beta": 1}},  # type: ignore[dict-item]
+            "settings.beta = 1: the run to be resumed has none",
+        ),
         (
             {"arrays": {"w": [[4, 4], "float32"]}},
             "arrays.w = [[4, 4], 'float32']: the run to be resumed has [[4, 3], 'float32']",
@@ -170,7 +177,9 @@ RUN = {
         ),
     ],
 )
-def test_another_runs_checkpoint_is_refused_with_each_difference(tmp_path, change, message):
+def test_another_runs_checkpoint_is_refused_with_each_difference(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(1, {}, fingerprint=RUN))
     assert folder.newest(RUN) is not None
@@ -184,7 +193,7 @@ def test_another_runs_checkpoint_is_refused_with_each_difference(tmp_path, chang
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole")
     filled(path, 1, 2)
     return path
@@ -203,7 +212,7 @@ def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpo
 
 @given(st.data())
 @settings(max_examples=300)
-def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole, data):
+def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, data: st.DataObject) -> None:
     def cut(content: bytes) -> bytes:
         return content[: data.draw(st.integers(0, len(content) - 1))]
 
@@ -217,7 +226,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole, data):
 
 @given(st.data())
 @settings(max_examples=250)
-def test_a_flipped_bit_is_always_detected(whole, data):
+def test_a_flipped_bit_is_always_detected(whole: Path, data: st.DataObject) -> None:
     def flip(content: bytes) -> bytes:
         changed = bytearray(content)
         changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -230,7 +239,7 @@ def test_a_flipped_bit_is_always_detected(whole, data):
 
 @given(st.binary(max_size=300), st.integers(0, 5000))
 @settings(max_examples=100)
-def test_foreign_bytes_are_always_refused(whole, content, position):
+def test_foreign_bytes_are_always_refused(whole: Path, content: bytes, position: int) -> None:
     def overwrite(before: bytes) -> bytes:
         at = position % len(before)
         return before[:at] + content + before[at + len(content) :]
@@ -256,7 +265,7 @@ def test_foreign_bytes_are_always_refused(whole, content, position):
         ),
     ],
 )
-def test_foreign_files_and_other_versions_are_named(tmp_path, arrays, why):
+def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict[str, Any], why: str) -> None:
     folder, told = filled(tmp_path, 1)
     np.savez(tmp_path / "round-00000002.npz", **arrays)
     assert same(folder.newest(), state(1))
@@ -272,7 +281,7 @@ def rewritten(file: Path) -> Iterator[tuple[dict[str, bytes], zipfile.ZipFile]]:
         yield members, after
 
 
-def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path):
+def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
     """A file of a few bytes could take any amount of memory; Cohort compresses nothing."""
     folder, told = filled(tmp_path, 1, 2)
     with rewritten(tmp_path / "round-00000002.npz") as (members, after):
@@ -282,14 +291,14 @@ def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path):
     assert "is compressed, which Cohort never does" in told[0]
 
 
-def test_a_file_of_another_round_is_refused(tmp_path):
+def test_a_file_of_another_round_is_refused(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
     shutil.copyfile(tmp_path / "round-00000001.npz", tmp_path / "round-00000002.npz")
     assert same(folder.newest(), state(1))
     assert told == [f"{tmp_path}/round-00000002.npz: refused: holds round 1, not 2; the one before is used"]
 
 
-def test_a_missing_array_is_damage(tmp_path):
+def test_a_missing_array_is_damage(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
     with rewritten(tmp_path / "round-00000002.npz") as (members, after):
         for name in list(members)[:-1]:
@@ -298,7 +307,7 @@ def test_a_missing_array_is_damage(tmp_path):
     assert "arrays/selector/norms.npy" in told[0]
 
 
-def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path):
+def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
     for file in tmp_path.glob("*.npz"):
         file.write_bytes(b"")
@@ -307,7 +316,7 @@ def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path):
     assert [line.rpartition("; ")[2] for line in told] == ["the one before is used", "there is none before"]
 
 
-def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path):
+def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path, 1, 2, 3, 4)
     for round in (3, 4):
         (tmp_path / f"round-0000000{round}.npz").write_bytes(b"torn")
@@ -341,7 +350,7 @@ while True:
 """
 
 
-def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path) -> None:
     chance = random.Random(20)
     told: list[str] = []
     saved = 0
@@ -437,7 +446,9 @@ class _Proxy:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypatch, error):
+def test_a_disk_that_fails_at_any_write_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
     for at in count(1):
         path = tmp_path / str(at)
         folder, told = filled(path, 1, 2, 3)
@@ -463,7 +474,7 @@ def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypa
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
-def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
+def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> None:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
     )
@@ -493,7 +504,7 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path):
+def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     (tmp_path / "round-00000002.npz.unfinished").write_bytes(b"half")
     folder = CheckpointFolder(tmp_path)
@@ -503,7 +514,7 @@ def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path):
+def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path, 1)
     command = [sys.executable, "-c", f"{ALONE}folder.claim(wait=float(sys.argv[2]))", str(tmp_path)]
     refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
@@ -515,7 +526,7 @@ def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-def test_no_other_user_can_lock_the_folder(tmp_path):
+def test_no_other_user_can_lock_the_folder(tmp_path: Path) -> None:
     """Whoever can read a file can lock it, and so keep a run from being continued after a kill."""
     (tmp_path / "lock").touch(mode=0o644)  # as earlier versions left it
     (tmp_path / "lock").chmod(0o644)
@@ -528,7 +539,7 @@ def test_no_other_user_can_lock_the_folder(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 @pytest.mark.parametrize("end", ["killed", "released"])
-def test_other_processes_see_that_the_owner_was_killed(tmp_path, end):
+def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str) -> None:
     folder = CheckpointFolder(tmp_path)
     assert not folder.is_claimed()
     assert not folder.is_abandoned()

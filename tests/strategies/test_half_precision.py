@@ -20,7 +20,9 @@ STEP = np.array([1e-3, -2e-9, 3.0], np.float32)
 START = np.array([1 / 3, 1e5, -7.7], np.float32)  # 1e5 is too large for float16
 
 
-def app(step=STEP, mods=(half_precision_mod,), kind=ClientApp):
+def app(
+    step: np.ndarray = STEP, mods: Any = (half_precision_mod,), kind: type[ClientApp] = ClientApp
+) -> ClientApp:
     """Return an app that adds a step to the array "w", 1 to "count", and has seen the arrays in ``seen``."""
     made = kind(mods=list(mods))
 
@@ -42,7 +44,7 @@ seen: list[dict[str, np.ndarray]] = []
 
 
 @pytest.fixture(autouse=True)
-def _nothing_seen():
+def _nothing_seen() -> None:
     seen.clear()
 
 
@@ -50,7 +52,9 @@ def model(w: np.ndarray = START) -> ArrayRecord:
     return ArrayRecord({"w": Array(w), "count": Array(np.array([2**24 + 1], np.int64))})
 
 
-def run(client, w=START, selector="full", **options):
+def run(
+    client: ClientApp, w: np.ndarray = START, selector: str = "full", **options: Any
+) -> tuple[dict[str, np.ndarray], list[RoundRecord], SelectionStrategy]:
     """Return the model after the rounds of two clients."""
     grid = HalfPrecisionGrid(InProcessGrid(client, ({} for _ in range(2))))
     options = {"polling": Polling(ask_status=False), **options}
@@ -58,7 +62,7 @@ def run(client, w=START, selector="full", **options):
     return {name: array.numpy() for name, array in (result.arrays or model(w)).items()}, records, strategy
 
 
-def test_a_client_gets_the_rounded_model_and_the_servers_model_keeps_its_precision():
+def test_a_client_gets_the_rounded_model_and_the_servers_model_keeps_its_precision() -> None:
     w = START.copy()
     w[1] = 0.1
     moved, (record,), _ = run(app(), w)
@@ -75,7 +79,7 @@ def test_a_client_gets_the_rounded_model_and_the_servers_model_keeps_its_precisi
     assert not record.clipped
 
 
-def test_numbers_too_large_or_too_small_for_float16_are_scaled():
+def test_numbers_too_large_or_too_small_for_float16_are_scaled() -> None:
     tiny = np.array([1e-9, 1e-12, 0], np.float32)  # the least float16 is 6e-8
     moved, _, _ = run(app(tiny), np.zeros(3, np.float32))
     np.testing.assert_allclose(moved["w"], tiny, rtol=2**-10)
@@ -84,26 +88,26 @@ def test_numbers_too_large_or_too_small_for_float16_are_scaled():
     np.testing.assert_allclose(seen[-1]["w"], huge, rtol=2**-10)
 
 
-def test_float64_stays_float64():
+def test_float64_stays_float64() -> None:
     moved, _, _ = run(app(np.array([1e-60, 0, 0])), np.array([0, 1e60, 0.0]))
     assert seen[0]["w"].dtype == moved["w"].dtype == np.float64
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_rejected(bad):
+def test_an_update_that_is_not_finite_is_rejected(bad: float) -> None:
     moved, (record,), _ = run(app(np.array([bad, 0, 0], np.float32)))
     assert np.array_equal(moved["w"], START)
     assert all("NaN or infinite" in why for why in record.failures.values())
     assert len(record.failures) == 2
 
 
-def test_an_app_without_the_mod_fails_and_its_update_is_not_used():
+def test_an_app_without_the_mod_fails_and_its_update_is_not_used() -> None:
     moved, (record,), _ = run(app(mods=()))
     assert np.array_equal(moved["w"], START)
     assert set(record.failures.values()) == {"error 0: its app lacks half_precision_mod"}
 
 
-def test_the_arrays_take_half_the_bytes():
+def test_the_arrays_take_half_the_bytes() -> None:
     w = np.ones(100_000, np.float32)
     _, _, strategy = run(app(np.ones(100_000, np.float32)), w, faults=Faults(guard=False))
     taken = strategy.traffic.take()
@@ -111,26 +115,26 @@ def test_the_arrays_take_half_the_bytes():
     assert taken.bytes_sent == pytest.approx(2 * 200_000, rel=0.01)
 
 
-def test_flowers_own_strategy_works_too():
+def test_flowers_own_strategy_works_too() -> None:
     grid = HalfPrecisionGrid(InProcessGrid(app(), ({} for _ in range(2))))
     result = FedAvg(fraction_evaluate=0.0).start(grid, model(np.zeros(3, np.float32)), num_rounds=2)
     np.testing.assert_allclose(result.arrays["w"].numpy(), 2 * STEP, rtol=2**-10)
 
 
-def test_a_mod_passes_messages_that_are_not_rounded():
+def test_a_mod_passes_messages_that_are_not_rounded() -> None:
     strategy = SelectionStrategy("full", clients_per_round=2, polling=Polling(ask_status=False))
     result = strategy.start(InProcessGrid(app(), ({} for _ in range(2))), model(), num_rounds=1)
     assert np.array_equal(seen[0]["w"], START)
     assert np.array_equal(result.arrays["w"].numpy(), START + STEP)
 
 
-def test_masked_updates_are_refused_before_the_first_message():
+def test_masked_updates_are_refused_before_the_first_message() -> None:
     with pytest.raises(ValueError, match=r"masked_updates = True with a HalfPrecisionGrid: must be"):
         run(app(), masked_updates=True)
     assert not seen
 
 
-def test_messages_to_clients_that_mask_their_updates_are_not_rounded():
+def test_messages_to_clients_that_mask_their_updates_are_not_rounded() -> None:
     grid = HalfPrecisionGrid(InProcessGrid(app(), [{}]))
     (node,) = grid.get_node_ids()
     content = RecordDict({"arrays": model(), "config": ConfigRecord({REPORT_NORM: True})})
@@ -138,7 +142,7 @@ def test_messages_to_clients_that_mask_their_updates_are_not_rounded():
     assert np.array_equal(seen[0]["w"], START)
 
 
-def test_norms_that_a_reporting_app_is_asked_for_are_those_of_its_updates():
+def test_norms_that_a_reporting_app_is_asked_for_are_those_of_its_updates() -> None:
     step = np.array([1, 2, 2], np.float32)
     _, (record,), _ = run(app(step, kind=ReportingClientApp), selector="optimal")
     np.testing.assert_allclose(record.feedback.update_norms, 10**0.5, rtol=1e-3)
@@ -158,7 +162,7 @@ LIES = {
 
 @pytest.mark.parametrize("note", LIES.values(), ids=LIES.keys())
 @pytest.mark.parametrize("w", [np.zeros((), np.float16), np.ones(3, np.float16), np.array(["x"] * 3)])
-def test_a_liar_ends_no_round_and_moves_no_other_shape(note, w):
+def test_a_liar_ends_no_round_and_moves_no_other_shape(note: dict[str, Any], w: np.ndarray) -> None:
     def lie(message: Message, context: Context, call_next: Any) -> Message:
         reply = half_precision_mod(message, context, call_next)
         reply.content[HALF] = ConfigRecord(note)

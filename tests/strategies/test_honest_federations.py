@@ -52,7 +52,13 @@ def client(name: str, size: int, norm: float, loss: float, seconds_off: int) -> 
     return handle
 
 
-def play(selector, clients, seconds, seed, **options):
+def play(
+    selector: str,
+    clients: list[tuple[int, float, float, int]],
+    seconds: list[float],
+    seed: int,
+    **options: Any,
+) -> tuple[np.ndarray, list[RoundRecord]]:
     """Run seven rounds; return the model and the records."""
     speed: dict[int, float] = {}
     grid = InProcessGrid(latency=lambda message: speed[message.metadata.dst_node_id])
@@ -84,7 +90,9 @@ def federations(draw: st.DrawFn) -> tuple[list[tuple[int, float, float, int]], l
 @pytest.mark.parametrize("selector", SELECTORS)
 @settings(max_examples=5)
 @given(federations(), st.integers(0, 1000))
-def test_the_defaults_change_nothing(selector, federation, seed):
+def test_the_defaults_change_nothing(
+    selector: str, federation: tuple[list[tuple[int, float, float, int]], list[float]], seed: int
+) -> None:
     clients, seconds = federation
     model, records = play(selector, clients, seconds, seed)
     plain, expected = play(selector, clients, seconds, seed, **UNPROTECTED)

@@ -41,7 +41,7 @@ def run(kind, rounds=3, nodes=6, **settings):
     ).records
 
 
-def test_the_examples_run():
+def test_the_examples_run() -> None:
     result = doctest.testmod(strategies.presets)
     assert result.failed == 0
     assert result.attempted >= 10
@@ -57,7 +57,9 @@ def test_the_examples_run():
         (Flics, ("flics", "flics-private")),
     ],
 )
-def test_every_setting_of_the_selector_is_a_parameter_with_its_default(kind, selectors):
+def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
+    kind: type[SelectionStrategy], selectors: tuple[str, ...]
+) -> None:
     parameters = signature(kind).parameters
     assert set(Options.__annotations__) == set(signature(SelectionStrategy).parameters) - {
         *("selector", "unknown", "clients_per_round", "selector_settings")
@@ -69,7 +71,7 @@ def test_every_setting_of_the_selector_is_a_parameter_with_its_default(kind, sel
             assert parameters[name].default in (setting.default, None), name
 
 
-def test_flics_takes_groups_by_name_in_all_settings():
+def test_flics_takes_groups_by_name_in_all_settings() -> None:
     strategy = Flics(
         2,
         groups={"a": "night"},
@@ -87,13 +89,13 @@ def test_flics_takes_groups_by_name_in_all_settings():
     assert Flics(2, energy_budgets=6.0).selector_settings == {"energy_budgets": 6.0}
 
 
-def test_delta_takes_the_constants_of_the_paper():
+def test_delta_takes_the_constants_of_the_paper() -> None:
     strategy = Delta(2, smoothness=2.0, global_learning_rate=1.0, local_learning_rate=0.1)
     assert strategy.selector_settings["local_learning_rate"] == strategy.local_learning_rate == 0.1
 
 
 @pytest.mark.parametrize("kind", [AdaptiveOSMD, Forecast])
-def test_the_unbiased_ones_find_the_large_updates(kind):
+def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
     settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
     records = run(kind, rounds=40, clients_per_round=2, **settings)
     assert len(records) == 40
@@ -101,7 +103,7 @@ def test_the_unbiased_ones_find_the_large_updates(kind):
     assert (drawn >= 3).sum() > 1.5 * (drawn < 3).sum()
 
 
-def test_delta_asks_for_variances_and_learns_from_them():
+def test_delta_asks_for_variances_and_learns_from_them() -> None:
     records = run(Delta, clients_per_round=3, local_steps=5, design="systematic")
     for record in records:
         assert record.selection.clients.size == 3
@@ -111,19 +113,19 @@ def test_delta_asks_for_variances_and_learns_from_them():
 
 
 @pytest.mark.parametrize("variant", ["pow-d", "cpow-d", "adapow-d"])
-def test_power_of_choice_takes_the_largest_losses(variant):
+def test_power_of_choice_takes_the_largest_losses(variant: Any) -> None:
     records = run(PowerOfChoice, rounds=4, clients_per_round=2, variant=variant, num_candidates=6)
     # adapow-d has shrunk to d = K at half of the rounds.
     for record in records[:1] if variant == "adapow-d" else records:
         assert sorted(record.selection.clients) == [4, 5]
 
 
-def test_rpow_d_polls_no_client():
+def test_rpow_d_polls_no_client() -> None:
     records = run(PowerOfChoice, rounds=12, clients_per_round=2, variant="rpow-d", num_candidates=6)
     assert sorted(records[-1].selection.clients) == [4, 5]
 
 
-def test_flics_takes_groups_from_the_operator_and_else_from_the_clients():
+def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> None:
     reported = {f"group_{n}": "night" if n <= 4 else "day" for n in range(1, 7)}
     records = run(Flics, rounds=30, clients_per_round=2, group_shares={"day": 1, "night": 1}, **reported)
     took_part = np.concatenate([record.selection.clients for record in records])
@@ -141,7 +143,7 @@ def test_flics_takes_groups_from_the_operator_and_else_from_the_clients():
     assert (took_part == 0).mean() == pytest.approx(0.5, abs=0.15)
 
 
-def test_flics_takes_energies_from_the_operator_and_else_from_the_clients():
+def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> None:
     """A client may not claim so much that its group never takes part; what nobody knows is the median."""
     claimed = (2.0, 3.0, 1e11, None, 0.0, 5.0)
     nodes = {n: client(n, "ab"[n % 2], energy) for n, energy in enumerate(claimed, 1)}
@@ -159,7 +161,7 @@ def test_flics_takes_energies_from_the_operator_and_else_from_the_clients():
     assert energies[3] == np.median(np.delete(energies, 3))
 
 
-def test_flics_without_groups_takes_each_client_for_one():
+def test_flics_without_groups_takes_each_client_for_one() -> None:
     records = run(Flics, rounds=30, clients_per_round=2)
     took_part = np.bincount(np.concatenate([record.selection.clients for record in records]), minlength=6)
     assert took_part.min() >= 5
@@ -168,7 +170,7 @@ def test_flics_without_groups_takes_each_client_for_one():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),
+        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),  # type: ignore[arg-type]
         (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
         (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
         (lambda: Delta(2, alpha_1=0, alpha_2=0), "must not both be 0"),
@@ -188,6 +190,6 @@ def test_flics_without_groups_takes_each_client_for_one():
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
     ],
 )
-def test_a_wrong_setting_is_refused_at_construction(make, message):
+def test_a_wrong_setting_is_refused_at_construction(make: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()

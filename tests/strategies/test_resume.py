@@ -45,7 +45,7 @@ def trainer(number: int) -> Node:
         scales = config.get("part-scales")
         if scales is not None:  # two equal parts
             report |= {"num_parts": 2, "model_norm": 0.05 * loss**0.5, "personal_norm": 0.05 * loss**0.5}
-            gradient = gradient * np.float32(sum(scales) / 2)
+            gradient = gradient * np.float32(sum(scales) / 2)  # type: ignore[arg-type]
         moved = w - np.float32(0.1) * gradient.astype(np.float32)
         return reply(message, moved, update_norm=float(np.linalg.norm(moved - w)), **report)
 
@@ -99,7 +99,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 ]
 
 
-def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path, caplog):
+def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path: Path, caplog: Any) -> None:
     line = f"None of the {NUM_CLIENTS} clients of the checkpoint is here"
     for asks, warnings in ((True, 0), (False, 1)):
         caplog.clear()
@@ -109,7 +109,7 @@ def test_a_resume_without_a_client_of_the_checkpoint_says_so(tmp_path, caplog):
         assert sum(each.startswith(line) for each in caplog.messages) == warnings
 
 
-def test_a_resume_that_is_past_its_last_round_says_so(tmp_path, caplog):
+def test_a_resume_that_is_past_its_last_round_says_so(tmp_path: Path, caplog: Any) -> None:
     run(tmp_path, 2)
     _, records = run(tmp_path, 1, resume=True)
     assert not records
@@ -117,7 +117,9 @@ def test_a_resume_that_is_past_its_last_round_says_so(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
     whole, records = run(None, 6, **options())
     _, first = run(tmp_path, 2, **options())
     _, second = run(tmp_path, 3, resume=True, **options())
@@ -130,7 +132,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
     assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
 
 
-def test_late_joiners_are_still_there_after_a_resume(tmp_path):
+def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
     def history(stops: list[int]) -> list[RoundRecord]:
         folder, records = tmp_path / str(len(stops)), []
         for rounds in stops:
@@ -142,7 +144,7 @@ def test_late_joiners_are_still_there_after_a_resume(tmp_path):
         assert_same(ours, theirs)
 
 
-def test_a_run_that_is_over_does_nothing_more(tmp_path):
+def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     whole, _ = run(tmp_path, 6)
     result, records = run(tmp_path, 6, resume=True, on=ToyGrid({}))
     assert records == []
@@ -151,7 +153,7 @@ def test_a_run_that_is_over_does_nothing_more(tmp_path):
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 6  # each is written once
 
 
-def test_a_resume_without_checkpoint_starts_anew(tmp_path):
+def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
     _, records = run(tmp_path / "new", 2, resume=True)
     assert [record.round for record in records] == [1, 2]
 
@@ -174,7 +176,7 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path):
         ({"faults": Faults(guard="strict")}, r"guard\.level = 'strict': the run to be resumed has 'sane'"),
     ],
 )
-def test_another_runs_checkpoints_are_refused(changed, message, tmp_path):
+def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     first = {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}
     run(tmp_path, 1, **first)
     with pytest.raises(CheckpointError, match=message):
@@ -182,8 +184,10 @@ def test_another_runs_checkpoints_are_refused(changed, message, tmp_path):
 
 
 @pytest.mark.parametrize("level", ["strict", "sane"])
-def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(level, tmp_path):
-    faults = Faults(guard=level)
+def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
+    level: str, tmp_path: Path
+) -> None:
+    faults = Faults(guard=level)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         given = RunSettings.fixed
 
@@ -202,16 +206,16 @@ def test_a_checkpoint_of_before_the_guard_had_levels_is_one_of_the_level_strict(
             run(tmp_path / "old", 2, resume=True, faults=faults)
 
 
-def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path):
+def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a"):
         run(tmp_path / "file" / "x", 1)
 
 
-def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path):
+def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:
     def stop(round: int, metrics: MetricRecord | None) -> bool:
         assert metrics is not None
-        return metrics["w"] >= 0.2
+        return metrics["w"] >= 0.2  # type: ignore[operator]
 
     def attempt(resume: bool) -> list[int]:
         seen: list[int] = []
@@ -230,7 +234,7 @@ def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path
     assert attempt(True) == []
 
 
-def test_the_state_of_an_own_strategy_is_kept(tmp_path):
+def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
     class Slowing(FedAvgM):
         """Counts its rounds, in a state of its own."""
 
@@ -261,14 +265,14 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file = max(folder.glob("round-*.npz"))
     checkpoint = CheckpointFolder(folder).newest()
     assert checkpoint is not None
-    change(checkpoint.meta)
+    change(checkpoint.meta)  # type: ignore[arg-type]
     file.unlink()
     other = CheckpointFolder(folder)
     other.save(checkpoint)
     other.release()
 
 
-def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path):
+def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path: Path) -> None:
     """An operator who upgraded during a run read "KeyError: 'unasked'"."""
     run(tmp_path, 1)
 

@@ -1,6 +1,7 @@
 """The Flower layer, in process: real messages and strategies, nodes that are functions."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def garbage(content: Callable[[], RecordDict]) -> Node:
     return node
 
 
-def test_with_all_clients_selected_the_model_is_the_weighted_mean():
+def test_with_all_clients_selected_the_model_is_the_weighted_mean() -> None:
     w, records, _ = run(ToyGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
     assert w == pytest.approx([3.25, 3.25])
     assert records[0].train_loss == pytest.approx(3.25)
@@ -111,7 +112,7 @@ def test_with_all_clients_selected_the_model_is_the_weighted_mean():
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3, 4, 5, 6], [4, 6, 2, 1, 5, 3]])
-def test_arrival_order_and_node_ids_change_nothing(order):
+def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
     grid = ToyGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
     w, records, _ = run(
         grid, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
@@ -125,14 +126,14 @@ def test_arrival_order_and_node_ids_change_nothing(order):
     assert np.array_equal(w, w2)
 
 
-def test_a_registered_name_takes_precedence_over_a_claim():
+def test_a_registered_name_takes_precedence_over_a_claim() -> None:
     grid = ToyGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
     assert strategy.roster.node_of_id("c2") == 2
 
 
-def test_a_foreign_app_is_served_and_its_sizes_are_learned():
+def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     grid = ToyGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
@@ -142,13 +143,13 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned():
     assert records[1].failures == {}
 
 
-def test_without_ask_status_no_query_is_sent():
+def test_without_ask_status_no_query_is_sent() -> None:
     grid = ToyGrid({1: stranger(), 2: stranger()})
     run(grid, polling=Polling(ask_status=False))
     assert {message.metadata.message_type for message in grid.sent} == {"train"}
 
 
-def test_each_message_has_the_round_and_a_seed_of_its_own():
+def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
     grid = ToyGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     run(grid, rounds=2)
     trains = [message for message in grid.sent if message.metadata.message_type == "train"]
@@ -162,7 +163,7 @@ def test_each_message_has_the_round_and_a_seed_of_its_own():
     ]
 
 
-def test_the_callers_config_is_not_written_into():
+def test_the_callers_config_is_not_written_into() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     config = ConfigRecord({"lr": 0.1})
@@ -172,7 +173,7 @@ def test_the_callers_config_is_not_written_into():
 
 
 BAD_NODES = {
-    "crash": garbage(lambda: 1 / 0),
+    "crash": garbage(lambda: 1 / 0),  # type: ignore[arg-type, return-value]
     "dead": dead,
     "silent": silent,
     "empty": garbage(RecordDict),
@@ -192,7 +193,7 @@ BAD_NODES = {
 
 
 @pytest.mark.parametrize("kind", BAD_NODES)
-def test_a_bad_client_does_not_stop_the_round(kind):
+def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
     grid = ToyGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
     w, records, strategy = run(grid, rounds=2, deadlines=Deadlines(round=0.05), faults=Faults(silence=False))
     assert w == pytest.approx([4.0, 4.0])  # twice the mean of 1 and 3
@@ -201,7 +202,7 @@ def test_a_bad_client_does_not_stop_the_round(kind):
     assert all(record.failures[bad] for record in records)
 
 
-def test_a_second_reply_to_a_message_is_ignored():
+def test_a_second_reply_to_a_message_is_ignored() -> None:
     def twice(message: Message) -> Any:
         first = client("a", 1.0)(message)
         return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
@@ -210,7 +211,7 @@ def test_a_second_reply_to_a_message_is_ignored():
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_without_any_reply_the_model_stays_and_the_run_goes_on():
+def test_without_any_reply_the_model_stays_and_the_run_goes_on() -> None:
     answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
 
     def node(message: Message) -> Any:
@@ -226,7 +227,7 @@ def test_without_any_reply_the_model_stays_and_the_run_goes_on():
     assert [record.feedback.responded.tolist() for record in records] == [[False, False], [True, True]]
 
 
-def test_all_clients_leave_and_one_comes_back():
+def test_all_clients_leave_and_one_comes_back() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy(
         "uniform",
@@ -247,7 +248,7 @@ def test_all_clients_leave_and_one_comes_back():
     assert strategy.roster.ids() == ["a", "b"]
 
 
-def test_a_claim_does_not_take_the_identity_of_another_client():
+def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
     claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
     grid = ToyGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
     _, _, strategy = run(grid, rounds=2)
@@ -261,7 +262,7 @@ def test_a_claim_does_not_take_the_identity_of_another_client():
     assert "node-30" in strategy.roster.ids()
 
 
-def test_a_registered_name_takes_its_identity_back_from_a_claim():
+def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
     grid = ToyGrid({1: client("c2"), 3: client("c3")})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9
@@ -275,7 +276,7 @@ def test_a_registered_name_takes_its_identity_back_from_a_claim():
     assert strategy.roster.node_of_id("node-1") == 1
 
 
-def test_two_nodes_under_one_registered_name_are_two_clients():
+def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
     _, records, strategy = run(grid, rounds=3)
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
@@ -284,7 +285,7 @@ def test_two_nodes_under_one_registered_name_are_two_clients():
     assert len(questions) == 3  # no client is asked again in each round
 
 
-def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path):
+def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path: Path) -> None:
     class Half(FedAvg):
         def state_dict(self) -> dict[str, Any]:
             return {}
@@ -295,7 +296,7 @@ def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path):
         SelectionStrategy("uniform", **options, checkpoints=Checkpoints(tmp_path))
 
 
-def test_the_callers_settings_may_change_later():
+def test_the_callers_settings_may_change_later() -> None:
     given = {"alpha": 0.4}
     strategy = SelectionStrategy("osmd", clients_per_round=2, selector_settings=given)
     given["alpha"] = -5.0
@@ -303,7 +304,7 @@ def test_the_callers_settings_may_change_later():
     assert strategy.selector.settings.alpha == 0.4
 
 
-def test_a_strategy_object_runs_once():
+def test_a_strategy_object_runs_once() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2, min_available_clients=2)
     start = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
@@ -312,14 +313,14 @@ def test_a_strategy_object_runs_once():
         strategy.start(grid, start, num_rounds=1)
 
 
-def test_round_1_starts_without_clients_that_never_joined():
+def test_round_1_starts_without_clients_that_never_joined() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, deadlines=Deadlines(status=0.05))
     assert strategy.roster.ids() == ["a", "b"]
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_with_too_few_clients_the_run_ends_with_a_reason():
+def test_with_too_few_clients_the_run_ends_with_a_reason() -> None:
     with pytest.raises(NotEnoughClientsError, match=r"1 of 2 clients joined within 0\.2 s .*; 1 node is"):
         run(ToyGrid({1: client("a")}), clients_per_round=2)
 
@@ -334,7 +335,9 @@ def test_with_too_few_clients_the_run_ends_with_a_reason():
         lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
     ],
 )
-def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(make):
+def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(
+    make: Callable[[], FedAvg],
+) -> None:
     def nodes() -> dict[int, Node]:
         return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
 
@@ -343,13 +346,13 @@ def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(make
     assert ours == pytest.approx(alone, rel=1e-5)
 
 
-def test_one_client_per_round_does_not_hang_on_flowers_minimum():
+def test_one_client_per_round_does_not_hang_on_flowers_minimum() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
     assert [record.selection.clients.size for record in records] == [1, 1, 1]
 
 
-def test_federated_evaluation_takes_its_share_of_the_nodes():
+def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
     asked: list[float] = []
     grid = ToyGrid({n: evaluating(float(n), asked) for n in (1, 2, 3, 4)})
     strategy = SelectionStrategy(
@@ -360,7 +363,7 @@ def test_federated_evaluation_takes_its_share_of_the_nodes():
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
 
 
-def test_one_bad_reply_does_not_spoil_the_evaluation():
+def test_one_bad_reply_does_not_spoil_the_evaluation() -> None:
     def evaluations(*nodes: tuple[float, int]) -> dict[int, MetricRecord]:
         grid = ToyGrid({n: evaluating(loss, [], size) for n, (loss, size) in enumerate(nodes, 1)})
         strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
@@ -371,7 +374,7 @@ def test_one_bad_reply_does_not_spoil_the_evaluation():
     assert evaluations((1.0, 0), (2.0, 0)) == {}
 
 
-def test_client_metrics_are_averaged_as_fedavg_does():
+def test_client_metrics_are_averaged_as_fedavg_does() -> None:
     said = {"c10": (10, 0.5), "c30": (30, 0.9)}
     grid = ToyGrid(
         {
@@ -385,7 +388,7 @@ def test_client_metrics_are_averaged_as_fedavg_does():
     assert metrics["num-clients"] == 2
 
 
-def test_one_bad_reply_does_not_spoil_the_client_metrics():
+def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
     """NaN, a list where others have a number, another name, an implausible size."""
     said = [*({"f1": 0.5},) * 8, {"f1": 1.0}, {"f1": float("nan")}, {"f1": [0.1, 0.2]}, {"f2": 1.0}]
     sizes = [10] * 8 + [10**9] + [10] * 3
@@ -400,7 +403,7 @@ def test_one_bad_reply_does_not_spoil_the_client_metrics():
     assert 0.5 < metrics["f1"] < 0.7  # the ninth counts with its clipped size
 
 
-def test_a_selector_whose_report_no_client_has_says_so_once(caplog):
+def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     nothing = (
         "selector afl learns from train-loss, and no client has reported it: the selector has learned nothing"
     )
@@ -427,7 +430,9 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog):
     ("usable", "line"),
     [(3, ""), (2, "1 of 3 rounds was skipped"), (0, "No round changed the model: all 3 were skipped.")],
 )
-def test_the_end_says_how_many_rounds_were_skipped(usable, line, caplog):
+def test_the_end_says_how_many_rounds_were_skipped(
+    usable: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def node(message: Message) -> Message:
         good = message.metadata.group_id <= str(usable)
         return trained(message, 1.0 if good else np.nan, num_examples=10)
@@ -449,14 +454,16 @@ def test_the_end_says_how_many_rounds_were_skipped(usable, line, caplog):
         ("examples", {"polling": Polling(ask_status=True)}, 0),
     ],
 )
-def test_it_is_logged_once_that_no_client_reports_its_size(size, options, warnings, caplog):
+def test_it_is_logged_once_that_no_client_reports_its_size(
+    size: str, options: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
     node = measuring(None, **{size: 10})
     strategy = SelectionStrategy("uniform", clients_per_round=2, **options)
     strategy.start(ToyGrid({1: node, 2: node}, names={1: "a", 2: "b"}), model(0), num_rounds=2)
     assert caplog.messages.count("No client reports num-examples: all count equally") == warnings
 
 
-def test_the_log_says_why_evaluations_are_not_used(caplog):
+def test_the_log_says_why_evaluations_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
     def node(message: Message) -> Message:
         if message.metadata.message_type != "evaluate":
             return stranger()(message)
@@ -472,13 +479,13 @@ def test_the_log_says_why_evaluations_are_not_used(caplog):
     assert sizes == "Evaluation of round 1: no usable num-examples in 1 of 3 replies"
 
 
-def test_the_default_settings_log_no_warning(caplog):
+def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     strategy = SelectionStrategy("uniform", clients_per_round=2)
-    assert strategy.server_strategy.fraction_evaluate == 0.0
+    assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
     assert caplog.records == []
 
 
-def test_messages_expire_soon_after_their_deadline():
+def test_messages_expire_soon_after_their_deadline() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     run(grid, deadlines=Deadlines(round=50, status=20), server_strategy=FedAvg())
     assert {(m.metadata.message_type, m.metadata.ttl) for m in grid.sent} == {
@@ -489,7 +496,7 @@ def test_messages_expire_soon_after_their_deadline():
     assert {m.metadata.group_id for m in grid.sent if m.metadata.message_type == "evaluate"} == {"1"}
 
 
-def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
+def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.MonkeyPatch) -> None:
     timeouts: list[float | None] = []
     original = ExchangeGrid.send_and_receive
 
@@ -507,7 +514,7 @@ def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
         assert timeouts[-1] == expected
 
 
-def test_a_failures_reason_is_kept_short():
+def test_a_failures_reason_is_kept_short() -> None:
     def chatty(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             return client("chatty")(message)
@@ -518,7 +525,7 @@ def test_a_failures_reason_is_kept_short():
 
 
 @pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1)])
-def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused):
+def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused: Any) -> None:
     with pytest.raises(ValueError, match=r"server_strategy = \w+\(\) with selector = 'adaptive-osmd': "):
         SelectionStrategy("adaptive-osmd", clients_per_round=5, server_strategy=refused)
 
@@ -545,7 +552,7 @@ def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused
         ({"min_available_clients": 1}, r"min_available_clients = 1: must be >= 2 \(clients_per_round\)"),
     ],
 )
-def test_a_wrong_setting_is_refused_at_construction(options, message):
+def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
 
@@ -558,15 +565,15 @@ def test_a_wrong_setting_is_refused_at_construction(options, message):
         ({"min_available_clients": 2.5}, r"min_available_clients = 2\.5: must be an integer >= 2"),
     ],
 )
-def test_a_setting_of_a_wrong_type_is_refused_at_construction(options, message):
+def test_a_setting_of_a_wrong_type_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
 
 
-def test_waiting_for_replies_ignores_messages_that_were_not_sent():
+def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
     inner = ToyGrid({1: client("a")})
     push = inner.push_messages
-    inner.push_messages = lambda messages: [push(messages)[0], None]
+    inner.push_messages = lambda messages: [push(messages)[0], None]  # type: ignore[method-assign, list-item]
     replies = ExchangeGrid(inner, 0.01).send_and_receive(
         [Message(RecordDict({"a": model(0)}), 1, "train") for _ in range(2)], timeout=5
     )
@@ -589,13 +596,13 @@ class Overloaded(ToyGrid):
         return super().push_messages(messages)
 
 
-def test_messages_that_were_not_sent_cost_only_the_round():
+def test_messages_that_were_not_sent_cost_only_the_round() -> None:
     w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
     assert [bool(record.skipped) for record in records] == [False, True, True, True, False, False]
     assert records[1].failures == dict.fromkeys((0, 1), "the message could not be sent")
     assert w.tolist() == [3, 3]
 
 
-def test_a_superlink_that_never_accepts_messages_ends_the_run():
+def test_a_superlink_that_never_accepts_messages_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="the session may have expired"):
         run(Overloaded(range(2, 99)), rounds=9)

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
     """A client that adds 1 to the model, and in bad rounds sends a second array record, which is refused."""
 
     def answer(message: Message) -> Message:
-        number = int(message.content.config_records["config"]["server-round"])
+        number = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
         (w,) = message.content.array_records["arrays"].to_numpy_ndarrays()
         content = RecordDict({"arrays": ArrayRecord([w + 1]), "metrics": MetricRecord({"num-examples": 10})})
         if is_bad(number):
@@ -37,7 +38,9 @@ def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
     return answer
 
 
-def run(rounds, folder=None, is_bad=lambda _: True):
+def run(
+    rounds: int, folder: Path | None = None, is_bad: Callable[[int], bool] = lambda _: True
+) -> tuple[SelectionStrategy, list[float], list[RoundRecord], float]:
     """Run or resume; return the strategy, the model, the records, and the simulated seconds."""
     grid = InProcessGrid(latency=LATENCY)
     for client in range(NUM_CLIENTS):
@@ -50,7 +53,7 @@ def run(rounds, folder=None, is_bad=lambda _: True):
     return strategy, w.tolist(), records, grid.clock.monotonic()
 
 
-def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog):
+def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     strategy, w, records, _ = run(20)
     assert w == [0, 0]
     assert all(record.skipped for record in records)
@@ -61,7 +64,9 @@ def test_the_model_is_unchanged_and_the_commonest_reason_is_logged(caplog):
     assert errors == [f"N{strategy.unchanged[1:]}"]
 
 
-def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(caplog):
+def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _, _, records, seconds = run(20)
     assert any(record.quarantined for record in records)
     assert all(record.selection.clients.size for record in records)
@@ -71,7 +76,7 @@ def test_if_all_clients_are_quarantined_those_that_are_back_first_take_part(capl
     )
 
 
-def test_clients_that_recover_after_all_were_quarantined_train_on():
+def test_clients_that_recover_after_all_were_quarantined_train_on() -> None:
     """All fail in the first ten rounds. No offence lengthens a quarantine that has ended early."""
     strategy, w, records, _ = run(40, is_bad=lambda number: number <= 10)
     assert not strategy.unchanged
@@ -80,7 +85,7 @@ def test_clients_that_recover_after_all_were_quarantined_train_on():
     assert not any(record.quarantined for record in records[20:])
 
 
-def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path):
+def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path: Path) -> None:
     strategy, w, *_ = run(2, tmp_path, is_bad=lambda number: number == 2)
     assert (strategy.unchanged, w) == ("", [1, 1])
     strategy, w, records, _ = run(4, tmp_path)
@@ -88,7 +93,7 @@ def test_a_resumed_run_that_has_changed_the_model_before_has_not_failed(tmp_path
     assert (strategy.unchanged, w) == ("", [1, 1])
 
 
-def test_a_resume_keeps_the_reason(tmp_path):
+def test_a_resume_keeps_the_reason(tmp_path: Path) -> None:
     run(3, tmp_path)
     strategy, w, records, _ = run(3, tmp_path)  # no round is left
     assert (w, records) == ([0, 0], [])
@@ -100,7 +105,7 @@ def test_a_resume_keeps_the_reason(tmp_path):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved):
+def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved: bool) -> None:
     initial = ArrayRecord([np.zeros(2, np.float32)])
     (name,) = initial
     saved = Checkpoint(2, {f"model/{name}": np.ones(2, np.float32)}, {"moved": moved}, {}, [])
@@ -109,7 +114,7 @@ def test_a_checkpoint_from_before_the_reasons_were_saved_is_loaded(moved):
     assert progress.result.arrays.to_numpy_ndarrays()[0].tolist() == [1, 1]
 
 
-def test_clients_whose_errors_differ_in_every_round_take_little_memory():
+def test_clients_whose_errors_differ_in_every_round_take_little_memory() -> None:
     skipped = SkippedRounds()
     for number in range(500):
         skipped.count(failed_round(number, f"client broke in round {number}"))

@@ -1,6 +1,7 @@
 """Off-policy estimates: unbiased, covered by their intervals, and the same in every unit and order."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,16 @@ def selectors(sizes: Floats, k: int, names: tuple[str, ...] = NAMES) -> dict[str
     }
 
 
-def draw_log(name, sizes, norms, k, seed, absent=NOBODY, silent=0.0, **given):
+def draw_log(
+    name: str,
+    sizes: Floats,
+    norms: Floats,
+    k: int,
+    seed: int,
+    absent: Ints = NOBODY,
+    silent: float = 0.0,
+    **given: Any,
+) -> list[LoggedRound]:
     """Draw a log; `norms` (T, M) are those of all rounds, and each reply is missing with chance `silent`."""
     selector = create(name, sizes.size, client_sizes=sizes, clients_per_round=k, seed=seed, **given)
     rng, rounds = np.random.default_rng(seed), []
@@ -68,7 +78,7 @@ def problem(seed: int, m: int = 12, t: int = 60) -> tuple[Floats, Floats]:
     ],
     ids=str,
 )
-def test_the_estimate_of_a_round_is_unbiased(design):
+def test_the_estimate_of_a_round_is_unbiased(design: dict[str, Any]) -> None:
     """The mean of 700 rounds differs from the truth by less than 4.5 standard errors.
 
     The prediction is wrong on purpose: it changes the variance, not the mean.
@@ -91,7 +101,7 @@ def test_the_estimate_of_a_round_is_unbiased(design):
     assert np.abs(off).max() < 4.5
 
 
-def test_a_round_by_hand():
+def test_a_round_by_hand() -> None:
     """λ = .2, .8; client 1 has W = 2 and ‖g‖ = 3, so W a = 2 (.8 · 3)² = 11.52."""
     sizes = np.array([1.0, 4.0])
     one = np.ones(1)
@@ -109,7 +119,7 @@ def test_a_round_by_hand():
 # The interval.
 
 
-def test_the_quantiles_are_those_of_students_t():
+def test_the_quantiles_are_those_of_students_t() -> None:
     assert [quantile(degrees) for degrees in (0.5, 1, 2, 10, math.inf)] == pytest.approx(
         [12.706, 12.706, 4.303, 2.228, 1.960]
     )
@@ -117,7 +127,7 @@ def test_the_quantiles_are_those_of_students_t():
     assert quantile(40) == pytest.approx(2.021, abs=0.002)
 
 
-def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative():
+def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative() -> None:
     x, y = np.array([3.0, 1.0]), np.array([1.0, 1.0])
     assert compare(x, y, np.array([1.0, -1.0]), np.zeros(2)) == Interval(2, 2, 2)
     assert compare(x, y, np.array([5.0, 5.0]), np.zeros(2)).value == 2
@@ -125,7 +135,7 @@ def test_predicted_errors_are_subtracted_unless_a_sum_becomes_negative():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
-def test_the_interval_holds_the_estimate_in_every_unit(seed, unit):
+def test_the_interval_holds_the_estimate_in_every_unit(seed: int, unit: float) -> None:
     x, y, c, d = np.random.default_rng(seed).lognormal(0, 2, (4, 20))
     one, other = compare(x, y, c, d), compare(unit * x, unit * y, unit * c, unit * d)
     assert 0 < one.low <= one.value <= one.high
@@ -136,7 +146,7 @@ def test_the_interval_holds_the_estimate_in_every_unit(seed, unit):
 
 
 @pytest.mark.parametrize("name", ["uniform", "forecast"])
-def test_intervals_cover_the_truth(name):
+def test_intervals_cover_the_truth(name: str) -> None:
     """`md` and the replayed `forecast`, 20 logs of each kind: 88 to 100 % of the intervals hold the truth."""
     covered = []
     for seed in range(20):
@@ -159,7 +169,7 @@ def test_intervals_cover_the_truth(name):
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
-def test_the_unit_of_norms_and_sizes_makes_no_difference(seed, unit):
+def test_the_unit_of_norms_and_sizes_makes_no_difference(seed: int, unit: float) -> None:
     sizes, norms = problem(seed, t=20)
     one, other = (
         study(draw_log("md", u * sizes, u * norms, 3, 0), selectors(u * sizes, 3), True) for u in (1.0, unit)
@@ -171,7 +181,7 @@ def test_the_unit_of_norms_and_sizes_makes_no_difference(seed, unit):
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1000))
-def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed):
+def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed: int) -> None:
     sizes, norms = problem(seed, t=20)
     order = np.random.default_rng(seed).permutation(sizes.size)
     rounds = draw_log("md", sizes, norms, 3, 0)
@@ -202,7 +212,7 @@ def test_the_order_of_clients_makes_no_difference_to_fixed_selectors(seed):
 # Replays.
 
 
-def test_the_replay_of_the_run_is_exact():
+def test_the_replay_of_the_run_is_exact() -> None:
     sizes, norms = problem(3)
     found = study(draw_log("forecast", sizes, norms, 3, 7), selectors(sizes, 3), False)
     assert {name: each.exact for name, each in found.selectors.items()} == dict.fromkeys(NAMES, True)
@@ -211,7 +221,7 @@ def test_the_replay_of_the_run_is_exact():
     assert found.selectors["md"].exact
 
 
-def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves():
+def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves() -> None:
     sizes, norms = problem(1)
     rounds = draw_log("full", sizes, norms, 3, 0)
     truth = np.zeros(3)
@@ -233,7 +243,7 @@ def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves()
     np.testing.assert_array_equal(replayed["forecast"].probabilities, own.probabilities)
 
 
-def test_clients_join_and_sizes_change():
+def test_clients_join_and_sizes_change() -> None:
     sizes, norms = problem(2, t=30)
     few = sizes[:8].copy()
     few[0] *= 2
@@ -243,7 +253,7 @@ def test_clients_join_and_sizes_change():
     assert found.selectors["md"].exact
 
 
-def test_rounds_in_which_all_must_be_selected_do_not_count():
+def test_rounds_in_which_all_must_be_selected_do_not_count() -> None:
     sizes, norms = problem(2)
     rounds = draw_log("md", sizes, norms, 3, 0)
     alone = draw_log("md", sizes, norms, 3, 0, absent=np.arange(9))
@@ -254,14 +264,14 @@ def test_rounds_in_which_all_must_be_selected_do_not_count():
         study(draw_log("md", sizes, 0 * norms, 3, 0), selectors(sizes, 3), True)
 
 
-def test_clients_that_were_never_drawn_are_counted():
+def test_clients_that_were_never_drawn_are_counted() -> None:
     sizes, norms = problem(2, m=200, t=12)
     rounds = draw_log("uniform", sizes, norms, 2, 0)
     seen = {client for round in rounds for client in round.clients.tolist()}
     assert study(rounds, selectors(sizes, 2), True).never_drawn == 200 - len(seen)
 
 
-def test_a_prediction_is_in_the_unit_of_the_squares():
+def test_a_prediction_is_in_the_unit_of_the_squares() -> None:
     sizes, norms = problem(5, t=200)
     norms[:] = norms[0]
     predictor = Predictor.new(sizes, 3)
@@ -292,23 +302,23 @@ class Told(Evidence):
 FIXED = frozenset({BASELINE, "md"})
 
 
-def test_the_smallest_variance_is_advised_if_its_intervals_tell():
+def test_the_smallest_variance_is_advised_if_its_intervals_tell() -> None:
     told = advise(Told({BASELINE: 0.0, "md": -0.3, "forecast": -0.8}, 0.1), FIXED)
     assert (told.selector, told.best, told.rounds) == ("forecast", "forecast", 0)
 
 
-def test_a_fixed_selector_is_preferred_if_none_is_better_by_more_than_a_twentieth():
+def test_a_fixed_selector_is_preferred_if_none_is_better_by_more_than_a_twentieth() -> None:
     assert advise(Told({BASELINE: 0.0, "md": -0.5, "forecast": -0.52}, 0.01), FIXED).selector == "md"
     assert advise(Told({BASELINE: 0.0, "md": -0.01, "forecast": -0.02}, 0.005), FIXED).selector == BASELINE
 
 
-def test_a_log_that_cannot_tell_says_how_many_rounds_would():
+def test_a_log_that_cannot_tell_says_how_many_rounds_would() -> None:
     """Four times the rounds halve the width: .4 to .2, which is the distance from uniform sampling."""
     told = advise(Told({BASELINE: 0.0, "forecast": -0.2}, 0.4), FIXED)
     assert (told.selector, told.best, told.rival, told.rounds) == (None, "forecast", BASELINE, 400)
 
 
-def test_a_selector_whose_interval_holds_1_is_not_advised():
+def test_a_selector_whose_interval_holds_1_is_not_advised() -> None:
     assert advise(Told({BASELINE: 0.0, "forecast": -0.03}, 0.05), FIXED).selector is None
 
 
@@ -325,12 +335,12 @@ def test_a_selector_whose_interval_holds_1_is_not_advised():
         ("nope", "selector = 'nope': must be one of"),
     ],
 )
-def test_a_log_that_cannot_tell_is_refused(name, message):
+def test_a_log_that_cannot_tell_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_log(name)
 
 
-def test_every_selector_is_studied_or_refused_with_a_reason():
+def test_every_selector_is_studied_or_refused_with_a_reason() -> None:
     studied, reasons = [], []
     for name in available():
         try:

@@ -46,7 +46,7 @@ def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
     return strategy, one_round
 
 
-def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index():
+def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> None:
     """The old node of a client without a key counts as online for a minute after it was killed."""
     grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("c")})
     strategy, one_round = strategy_on(grid)
@@ -63,7 +63,7 @@ def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index():
     assert strategy.roster.node_of_id("c") == 9
 
 
-def test_a_client_with_a_registered_name_takes_no_other_name():
+def test_a_client_with_a_registered_name_takes_no_other_name() -> None:
     """A reply's claim renamed the client to a name that was free, until the client of this name came."""
     grid = ToyGrid({1: client("x")}, {1: "client-01"})
     attendance = Attendance(1, 1, 1, Deadlines(), Polling())
@@ -72,7 +72,7 @@ def test_a_client_with_a_registered_name_takes_no_other_name():
     assert attendance.roster.ids() == ["client-01"]
 
 
-def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own():
+def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b")})
     strategy, one_round = strategy_on(grid)
     one_round(1)
@@ -87,7 +87,7 @@ def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own():
     assert strategy.roster.ids() == ["a", "b", "node-9"]
 
 
-def test_a_round_waits_for_its_quorum():
+def test_a_round_waits_for_its_quorum() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     strategy, one_round = strategy_on(
         grid, clients_per_round=3, faults=Faults(quorum=2), deadlines=Deadlines(absence=60)
@@ -102,17 +102,17 @@ def test_a_round_waits_for_its_quorum():
         if grid.clock.monotonic() > 20:
             grid.nodes = {1: nodes[1], 3: nodes[3]}
 
-    grid.clock.sleep = and_come_back
+    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
     assert len(one_round(2)) == 2
     assert 20 < grid.clock.monotonic() < 60
     grid.nodes = {1: nodes[1]}
-    grid.clock.sleep = sleep
+    grid.clock.sleep = sleep  # type: ignore[method-assign]
     with pytest.raises(NotEnoughClientsError, match=r"the quorum is 2, and 1 client is available after 60 s"):
         one_round(3)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
 
 
-def test_below_the_quorum_a_round_is_skipped_with_the_reason():
+def test_below_the_quorum_a_round_is_skipped_with_the_reason() -> None:
     grid = ToyGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
     grid.nodes[3] = lambda message: (
         client("third")(message) if message.metadata.message_type == STATUS else None
@@ -125,7 +125,7 @@ def test_below_the_quorum_a_round_is_skipped_with_the_reason():
         assert len(record.failures) == 2
 
 
-def test_over_selection_uses_the_first_replies():
+def test_over_selection_uses_the_first_replies() -> None:
     latency = {n: float(n) for n in range(1, 9)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
     _, records, _ = run(
@@ -144,11 +144,11 @@ def test_over_selection_uses_the_first_replies():
         assert set(record.failures.values()) == {"enough others had replied"}
 
 
-def test_a_reply_to_another_round_does_not_count_for_over_selection():
+def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
     old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
-    chosen = Chosen(None, None, enough=2)
+    chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
     training = TrainingRound(chosen, model(0, 0), asked, 0, 0, time)
     answers = [Message(RecordDict({"w": model(1, 1)}), reply_to=message) for message in (old, asked[0])]
     assert [reply.failure for reply in training.match(answers)][1:] == ["no reply by the deadline"] * 2
@@ -166,7 +166,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
-def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays):
+def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays: ArrayRecord) -> None:
     def garbage(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
@@ -184,7 +184,7 @@ def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(
     assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
 
 
-def test_over_selection_waits_for_a_quorum():
+def test_over_selection_waits_for_a_quorum() -> None:
     """Of 11 asked it waits for 10; the twelfth, who is slow, is one of them where the quorum wants it."""
     latency = {n: float(n) for n in range(1, 13)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 13)}, latency)
@@ -204,7 +204,7 @@ def test_over_selection_waits_for_a_quorum():
         assert record.skipped == ""
 
 
-def test_over_selection_waits_for_all_if_no_more_clients_are_available():
+def test_over_selection_waits_for_all_if_no_more_clients_are_available() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
     _, records, _ = run(
         grid, clients_per_round=4, faults=Faults(over_selection=2.0), deadlines=Deadlines(round=100)
@@ -213,7 +213,7 @@ def test_over_selection_waits_for_all_if_no_more_clients_are_available():
     assert 4 <= records[0].seconds < 5
 
 
-def test_a_client_that_declines_does_not_count_for_over_selection():
+def test_a_client_that_declines_does_not_count_for_over_selection() -> None:
     def decline(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
@@ -231,7 +231,7 @@ def test_a_client_that_declines_does_not_count_for_over_selection():
     assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
 
 
-def test_the_deadline_of_a_round_holds_in_simulated_time():
+def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
     options = {"deadlines": Deadlines(round=30, shortest=inf), "faults": Faults(silence=False)}
     _, records, _ = run(grid, rounds=2, **options)
@@ -241,13 +241,13 @@ def test_the_deadline_of_a_round_holds_in_simulated_time():
         assert record.failures == {2: "no reply by the deadline"}
 
 
-def test_declared_sizes_take_precedence_over_reports():
+def test_declared_sizes_take_precedence_over_reports() -> None:
     nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
     _, _, strategy = run(ToyGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
     assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
 
 
-def test_an_implausible_claim_of_size_is_clipped():
+def test_an_implausible_claim_of_size_is_clipped() -> None:
     nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
     nodes[10] = client("liar", size=10**9)
     _, _, strategy = run(ToyGrid(nodes), clients_per_round=3, min_available_clients=10)
@@ -256,7 +256,9 @@ def test_an_implausible_claim_of_size_is_clipped():
     assert sizes["liar"] <= 30
 
 
-def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(caplog):
+def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes = {n: client(f"c{n}") for n in range(1, 5)}
     nodes[5] = BAD_NODES["nan"]
     _, records, strategy = run(ToyGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
@@ -273,7 +275,7 @@ def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again(caplog):
         assert f"Quarantined in round {round}: garbage (offences, back in round 14)" in caplog.messages
 
 
-def test_groups_are_declared_or_reported():
+def test_groups_are_declared_or_reported() -> None:
     nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
     nodes[7] = client("c7")  # says none: a group of its own
     _, _, strategy = run(
@@ -288,7 +290,7 @@ def test_groups_are_declared_or_reported():
 
 
 @pytest.mark.parametrize("selector", ["md", "adaptive-osmd", "forecast", "uniform"])
-def test_a_client_that_the_operator_removes_is_not_selected_again(selector, tmp_path):
+def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str, tmp_path: Path) -> None:
     removed = tmp_path / "revoked.json"
     removed.write_text("[]")
     grid = ToyGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 6)})
@@ -321,7 +323,7 @@ def test_a_client_that_the_operator_removes_is_not_selected_again(selector, tmp_
     assert again.roster.ids() == ["c1", "c2", "c3", "c4", "c5"]
 
 
-def test_a_client_that_is_removed_from_the_start_is_never_registered():
+def test_a_client_that_is_removed_from_the_start_is_never_registered() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     grid.names = {3: "registered"}
     _, records, strategy = run(
@@ -331,11 +333,11 @@ def test_a_client_that_is_removed_from_the_start_is_never_registered():
     assert [record.num_available for record in records] == [1, 1]
 
 
-def test_a_node_that_waited_for_a_removed_identity_is_refused():
+def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b")})
     removed: set[str] = set()
     strategy, one_round = strategy_on(grid, clients_per_round=2)
-    strategy._parts.attendance.removals.current = lambda: frozenset(removed)
+    strategy._parts.attendance.removals.current = lambda: frozenset(removed)  # type: ignore[method-assign]
     one_round(1)
     grid.nodes[9] = client("b")  # claims an identity that is online: it waits
     one_round(2)
@@ -358,21 +360,21 @@ def resumed(folder: Path, grid: ToyGrid, **options: Any) -> list[RoundRecord]:
 
 
 @pytest.mark.parametrize("first_node", [1, 101])
-def test_a_resumed_run_does_not_wait_for_removed_clients(tmp_path, first_node):
+def test_a_resumed_run_does_not_wait_for_removed_clients(tmp_path: Path, first_node: int) -> None:
     grid = TimedGrid({first_node + n: client(name) for n, name in enumerate("ab")})
     records = resumed(tmp_path, grid, overrides=Overrides(removed=["c"]))
     assert [record.num_available for record in records] == [2, 2]
     assert grid.clock.monotonic() < 1
 
 
-def test_a_resumed_run_with_its_quorum_waits_for_the_others_for_a_short_time(tmp_path):
+def test_a_resumed_run_with_its_quorum_waits_for_the_others_for_a_short_time(tmp_path: Path) -> None:
     grid = TimedGrid({1: client("a"), 2: client("b")})
     records = resumed(tmp_path, grid)
     assert [record.num_available for record in records] == [2, 2]
     assert 5 <= grid.clock.monotonic() < 7
 
 
-def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path):
+def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path: Path) -> None:
     grid = TimedGrid({1: client("a")})
     sleep = grid.clock.sleep
 
@@ -382,11 +384,11 @@ def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path):
             n: client(name) for n, name in ((2, "b"), (3, "c")) if grid.clock.monotonic() > 4 * n - 4
         }
 
-    grid.clock.sleep = and_come_back
+    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
     assert resumed(tmp_path, grid)[0].num_available == 3
 
 
-def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path):
+def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path: Path) -> None:
     grid = TimedGrid({1: client("a")})
     with pytest.raises(NotEnoughClientsError):
         resumed(tmp_path, grid, faults=Faults(quorum=2))

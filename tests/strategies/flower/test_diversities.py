@@ -64,7 +64,7 @@ def chances(record: RoundRecord) -> dict[int, float]:
     return dict(zip(selection.clients.tolist(), selection.probabilities.tolist(), strict=True))
 
 
-def test_delta_draws_by_the_distances_from_the_mean_update_and_the_variances():
+def test_delta_draws_by_the_distances_from_the_mean_update_and_the_variances() -> None:
     _, record, asked = run("delta")
     mean = np.mean(list(STEPS.values()), axis=0)
     apart = [np.linalg.norm(np.array(step) - mean) / RATE for step in STEPS.values()]
@@ -75,7 +75,7 @@ def test_delta_draws_by_the_distances_from_the_mean_update_and_the_variances():
     assert not any(kind == NORM for kind, _ in asked)
 
 
-def test_fed_is_draws_by_norms_and_asks_for_no_update():
+def test_fed_is_draws_by_norms_and_asks_for_no_update() -> None:
     _, record, asked = run("fed-is")
     for m, p in chances(record).items():
         assert p == pytest.approx(shares([4, 2, 2, 0])[m], rel=1e-6)
@@ -117,13 +117,13 @@ def _paused(message: Message, content: Any) -> Any:
 
 
 @pytest.mark.parametrize("odd", [_no_arrays, _wrong_shape, _nan, _unreadable, _two, _error, _paused])
-def test_a_client_whose_answer_cannot_be_used_is_not_available(odd):
+def test_a_client_whose_answer_cannot_be_used_is_not_available(odd: Any) -> None:
     _, record, _ = run("delta", odd, clients_per_round=3)
     assert sorted(record.selection.clients.tolist()) == [0, 2, 3]
     assert not record.skipped
 
 
-def test_an_app_that_cannot_answer_is_named():
+def test_an_app_that_cannot_answer_is_named() -> None:
     def no_handler(message: Message, content: Any) -> Any:
         return Message(Error(2, f"ValueError: {_NO_HANDLER}"), reply_to=message)
 
@@ -136,7 +136,7 @@ def test_an_app_that_cannot_answer_is_named():
             run("delta", odd, tuple(STEPS))
 
 
-def test_that_it_is_expensive_is_said(caplog):
+def test_that_it_is_expensive_is_said(caplog: pytest.LogCaptureFixture) -> None:
     run("optimal")
     assert "optimal lets all available clients train before each selection" in caplog.text
     caplog.clear()
@@ -144,7 +144,7 @@ def test_that_it_is_expensive_is_said(caplog):
     assert "before each selection" not in caplog.text
 
 
-def test_a_huge_update_leaves_the_diversities_of_the_others():
+def test_a_huge_update_leaves_the_diversities_of_the_others() -> None:
     """In the mean, the liar counts with ten times the median norm."""
 
     def found(last: float) -> Any:

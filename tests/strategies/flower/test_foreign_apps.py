@@ -60,19 +60,19 @@ def play(grid: ToyGrid, strategy: SelectionStrategy, rounds: int = 2) -> Counter
 OPTIONS = {"clients_per_round": 2, "min_available_clients": M}
 
 
-def test_an_app_of_flower_gets_no_message_that_it_cannot_answer():
+def test_an_app_of_flower_gets_no_message_that_it_cannot_answer() -> None:
     strategy = AdaptiveOSMD(**OPTIONS)
     assert play(grid_of(quickstart(ClientApp())), strategy, 4).keys() == {"train"}
     sizes = strategy.roster.sizes()
     assert np.nanmax(sizes) >= 10  # learned from the replies
 
 
-def test_power_of_choice_evaluates_an_app_of_flower():
+def test_power_of_choice_evaluates_an_app_of_flower() -> None:
     strategy = PowerOfChoice(**OPTIONS, num_candidates=M)
     assert play(grid_of(quickstart(ClientApp())), strategy).keys() == {"train", "evaluate"}
 
 
-def test_the_train_loss_of_an_app_of_flower_is_known():
+def test_the_train_loss_of_an_app_of_flower_is_known() -> None:
     records: list[RoundRecord] = []
     strategy = PowerOfChoice(**OPTIONS, variant="rpow-d", on_round=records.append)
     play(grid_of(quickstart(ClientApp())), strategy)
@@ -80,7 +80,7 @@ def test_the_train_loss_of_an_app_of_flower_is_known():
 
 
 @pytest.mark.parametrize("strategy", ["declared", "groups"])
-def test_one_client_is_asked_if_its_status_matters(strategy, caplog):
+def test_one_client_is_asked_if_its_status_matters(strategy: str, caplog: Any) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
     made = (
         AdaptiveOSMD(**OPTIONS, overrides=Overrides(sizes={"hospital-1": 5000}))
@@ -95,14 +95,14 @@ def test_one_client_is_asked_if_its_status_matters(strategy, caplog):
     assert len(made.roster) == M
 
 
-def test_cpow_d_asks_one_client_for_its_loss_and_then_evaluates():
+def test_cpow_d_asks_one_client_for_its_loss_and_then_evaluates() -> None:
     strategy = PowerOfChoice(**OPTIONS, variant="cpow-d", num_candidates=M)
     sent = play(grid_of(quickstart(ClientApp())), strategy, 3)
     assert sent["query.loss"] == 1
     assert sent["evaluate"] == 3 * M
 
 
-def test_three_clients_without_the_handler_are_believed():
+def test_three_clients_without_the_handler_are_believed() -> None:
     """`optimal` cannot go on without norms, and a single client may lie."""
     grid = grid_of(quickstart(ClientApp()))
     with pytest.raises(MissingHandlerError, match=r"no query\.norm handler"):
@@ -110,14 +110,14 @@ def test_three_clients_without_the_handler_are_believed():
     assert [message.metadata.message_type for message in grid.sent] == ["query.norm"] * 3
 
 
-def test_the_first_liar_does_not_speak_for_the_others():
+def test_the_first_liar_does_not_speak_for_the_others() -> None:
     grid = grid_of(quickstart(ReportingClientApp()))
     grid.nodes[100] = node_of(quickstart(ClientApp()), {"partition-id": 0}, {})
     strategy = SelectionStrategy("optimal", **OPTIONS, polling=Polling(ask_status=False))
     assert play(grid, strategy, 1)["query.norm"] == M
 
 
-def test_the_first_replies_tell_who_the_clients_are():
+def test_the_first_replies_tell_who_the_clients_are() -> None:
     grid = grid_of(quickstart(ReportingClientApp()))
     strategy = AdaptiveOSMD(**OPTIONS)
     sent = play(grid, strategy, 1)
@@ -130,14 +130,14 @@ def test_the_first_replies_tell_who_the_clients_are():
     assert sent["query.status"] == M - len(named)
 
 
-def test_a_claim_in_a_reply_does_not_take_the_identity_of_another_client():
+def test_a_claim_in_a_reply_does_not_take_the_identity_of_another_client() -> None:
     app = quickstart(ReportingClientApp(report=lambda context: Report(client_id="twin")))
     strategy = SelectionStrategy("full", clients_per_round=M)
     play(grid_of(app), strategy, 3)
     assert sorted(strategy.roster.ids()) == [*(f"node-{100 + m}" for m in range(1, M)), "twin"]
 
 
-def test_with_the_status_known_before_round_1_the_clients_are_asked_for_losses():
+def test_with_the_status_known_before_round_1_the_clients_are_asked_for_losses() -> None:
     strategy = PowerOfChoice(**OPTIONS, num_candidates=M, polling=Polling(ask_status=True))
     sent = play(grid_of(quickstart(ReportingClientApp())), strategy, 1)
     assert sent == {"query.status": M, "query.loss": M, "train": 2}
@@ -155,7 +155,7 @@ def ask(app: ClientApp, kind: str) -> RecordDict:
     return reply.content
 
 
-def test_the_answers_of_a_reporting_app():
+def test_the_answers_of_a_reporting_app() -> None:
     app = quickstart(ReportingClientApp())
     assert ask(app, "query.status")["identity"] == {"client-id": "partition-3"}
     assert ask(app, "query.loss")["metrics"]["loss"] == 3.0
@@ -168,7 +168,7 @@ def test_the_answers_of_a_reporting_app():
     assert "identity" not in ask(app, "evaluate")
 
 
-def test_the_size_is_that_of_the_last_training():
+def test_the_size_is_that_of_the_last_training() -> None:
     app = quickstart(ReportingClientApp())
     node = node_of(app, {"partition-id": 3}, {})
     grid = ToyGrid({1: node})
@@ -179,7 +179,7 @@ def test_the_size_is_that_of_the_last_training():
     assert reply.content["metrics"]["num-examples"] == 40
 
 
-def test_a_handler_of_the_app_takes_precedence():
+def test_a_handler_of_the_app_takes_precedence() -> None:
     app = quickstart(ReportingClientApp())
 
     @app.query("loss")
@@ -189,13 +189,13 @@ def test_a_handler_of_the_app_takes_precedence():
     assert ask(app, "query.loss")["m"] == {"loss": 7.0}
 
 
-def test_a_client_that_is_not_available_does_not_train():
+def test_a_client_that_is_not_available_does_not_train() -> None:
     app = ReportingClientApp(report=lambda context: Report(client_id="phone", available=False))
     for kind in ("train", "query.loss", "query.status"):
         assert ask(app, kind)["metrics"] == {"available": 0}
 
 
-def test_an_unclear_loss_is_named():
+def test_an_unclear_loss_is_named() -> None:
     app = ClientApp()
 
     @app.evaluate()
@@ -207,7 +207,7 @@ def test_an_unclear_loss_is_named():
         play(grid_of(app), PowerOfChoice(**OPTIONS, num_candidates=M))
 
 
-def test_of_a_long_error_whole_words_at_its_end_are_shown():
+def test_of_a_long_error_whole_words_at_its_end_are_shown() -> None:
     def failing(message: Message) -> Message:
         text = "Traceback " + "lorem " * 60 + "<class 'ValueError'>"
         return Message(Error(2, text), reply_to=message)

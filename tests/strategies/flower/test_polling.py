@@ -39,7 +39,7 @@ def evaluating(**metrics: Any) -> Node:
     """A client of a foreign app, which can be evaluated but not queried."""
 
     def node(message: Message) -> Message:
-        return (raw(**metrics) if message.metadata.message_type == "evaluate" else without_handlers)(message)
+        return (raw(**metrics) if message.metadata.message_type == "evaluate" else without_handlers)(message)  # type: ignore[return-value]
 
     return node
 
@@ -82,14 +82,14 @@ def kinds(grid: ToyGrid) -> list[str]:
     return [message.metadata.message_type for message in grid.sent]
 
 
-def test_only_candidates_are_polled_and_those_with_the_largest_losses_train():
+def test_only_candidates_are_polled_and_those_with_the_largest_losses_train() -> None:
     grid, roster = federation(*[tells(loss=float(i)) for i in range(6)])
     selector = create("pow-d", 6, clients_per_round=2, num_candidates=4)
     candidates, reports, train_config = ask(Poll(Roster()), grid, roster, selector)
     expected = selector.candidates(1)
     assert candidates is not None
     assert reports is not None
-    assert candidates.tolist() == expected.tolist()
+    assert candidates.tolist() == expected.tolist()  # type: ignore[union-attr]
     assert [message.metadata.dst_node_id for message in grid.sent] == [100 + c for c in candidates]
     assert reports["loss"].tolist() == candidates.tolist()
     assert train_config == {}
@@ -97,7 +97,7 @@ def test_only_candidates_are_polled_and_those_with_the_largest_losses_train():
     assert sorted(selection.clients) == sorted(candidates)[-2:]
 
 
-def test_a_question_has_the_model_the_round_and_a_seed_of_its_own():
+def test_a_question_has_the_model_the_round_and_a_seed_of_its_own() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 3)
     ask(
         Poll(Roster(), deadline=20, seed=7, arrays_key="model", config_key="settings"),
@@ -118,7 +118,7 @@ def test_a_question_has_the_model_the_round_and_a_seed_of_its_own():
     ]
 
 
-def test_cpow_d_asks_for_a_mini_batch():
+def test_cpow_d_asks_for_a_mini_batch() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 2)
     ask(Poll(Roster()), grid, roster, pow_d(2, "cpow-d", batch_size=9))
     assert [message.content.config_records["config"]["batch-size"] for message in grid.sent] == [9, 9]
@@ -127,7 +127,7 @@ def test_cpow_d_asks_for_a_mini_batch():
 @pytest.mark.parametrize(
     "name", ["rpow-d", "afl", "uniform", "adaptive-osmd", "prac-delta", "prac-is", "forecast"]
 )
-def test_most_selectors_need_no_poll(name):
+def test_most_selectors_need_no_poll(name: str) -> None:
     grid, roster = federation(*[failing] * 3)
     selector = create(name, 3, clients_per_round=1, num_rounds=9)
     assert ask(Poll(Roster()), grid, roster, selector) == (None, None, {})
@@ -153,12 +153,12 @@ BAD: dict[str, Node] = {
     # An evaluation says nothing of the others.
     + [("evaluate", kind) for kind in BAD if kind not in ("unwilling", "bad size", "nothing")],
 )
-def test_a_candidate_without_a_usable_answer_is_not_available(kind, poll_with):
+def test_a_candidate_without_a_usable_answer_is_not_available(kind: str, poll_with: str) -> None:
     grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
     selector = pow_d(3)
     asked = ask(Poll(Roster(), polling=Polling(poll_with=poll_with)), grid, roster, selector)
     assert asked.reports is not None
-    losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))
+    losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))  # type: ignore[union-attr]
     assert losses[0] == 3.0
     assert np.isnan(losses[1])
     assert losses[2] == 1.0
@@ -167,33 +167,33 @@ def test_a_candidate_without_a_usable_answer_is_not_available(kind, poll_with):
     assert roster.is_available(1) == (kind != "unwilling")
 
 
-def test_replies_are_matched_by_message_and_the_first_counts(monkeypatch):
+def test_replies_are_matched_by_message_and_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(message: Message) -> list[Message]:
-        return [tells(loss=9.0)(message), tells(loss=2.0)(message)]
+        return [tells(loss=9.0)(message), tells(loss=2.0)(message)]  # type: ignore[list-item]
 
     grid, roster = federation(tells(loss=0.0), twice, tells(loss=1.0))
     pull = grid.pull_messages
     monkeypatch.setattr(grid, "pull_messages", lambda ids: pull(ids)[::-1])
     candidates, reports, _ = ask(Poll(Roster()), grid, roster, pow_d(3))
-    assert dict(zip(candidates.tolist(), reports["loss"], strict=True)) == {0: 0.0, 1: 2.0, 2: 1.0}
+    assert dict(zip(candidates.tolist(), reports["loss"], strict=True)) == {0: 0.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr, index]
 
 
-def test_a_round_without_answers_is_empty_and_no_error():
+def test_a_round_without_answers_is_empty_and_no_error() -> None:
     grid, roster = federation(*[BAD["late"]] * 3)
     selector = pow_d(3)
     asked = ask(Poll(Roster()), grid, roster, selector)
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
 
-def test_without_candidates_nothing_is_sent():
+def test_without_candidates_nothing_is_sent() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 2)
     nobody = np.empty(0, dtype=np.int64)
     asked = Poll(roster).ask(PollRound(grid, pow_d(2), 1, ARRAYS), nobody)
     assert grid.sent == []
-    assert asked.reports["loss"].size == 0
+    assert asked.reports["loss"].size == 0  # type: ignore[index]
 
 
-def test_an_app_without_the_handler_is_evaluated_and_not_queried_again():
+def test_an_app_without_the_handler_is_evaluated_and_not_queried_again() -> None:
     grid, roster = federation(*[evaluating(**{"loss": float(i), "num-examples": 3}) for i in range(3)])
     poll = Poll(Roster())
     for round in (1, 2):
@@ -204,22 +204,22 @@ def test_an_app_without_the_handler_is_evaluated_and_not_queried_again():
     assert kinds(grid) == [LOSS] * 3 + ["evaluate"] * 6
 
 
-def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric():
+def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
     grid, roster = federation(*[evaluating(nll=float(i)) for i in range(2)])
     poll = Poll(roster, Polling(poll_with="evaluate", loss_metric="nll"))
     round = PollRound(grid, pow_d(2), 5, ARRAYS, evaluate_config={"split": "test"})
     asked = poll.ask(round, np.arange(2))
-    assert sorted(asked.reports["loss"]) == [0.0, 1.0]
+    assert sorted(asked.reports["loss"]) == [0.0, 1.0]  # type: ignore[index]
     assert kinds(grid) == ["evaluate"] * 2
     assert dict(grid.sent[0].content.config_records["config"]) == {"split": "test", "server-round": 5}
 
 
-def test_apps_with_and_without_the_handler_are_polled_in_one_round():
+def test_apps_with_and_without_the_handler_are_polled_in_one_round() -> None:
     grid, roster = federation(tells(loss=1.0), evaluating(loss=2.0))
     poll = Poll(Roster())
     for round in (1, 2):
         asked = ask(poll, grid, roster, pow_d(2), round)
-        assert sorted(asked.reports["loss"]) == [1.0, 2.0]
+        assert sorted(asked.reports["loss"]) == [1.0, 2.0]  # type: ignore[index]
     assert kinds(grid) == [LOSS, LOSS, "evaluate"] * 2
 
 
@@ -241,13 +241,13 @@ def test_apps_with_and_without_the_handler_are_polled_in_one_round():
         ),
     ],
 )
-def test_the_error_says_which_handler_or_metric_is_missing(node, poll, message):
+def test_the_error_says_which_handler_or_metric_is_missing(node: Node, poll: Poll, message: str) -> None:
     grid, roster = federation(node, node, BAD["late"], node, BAD["late"])
     with pytest.raises(MissingHandlerError, match=message):
         ask(poll, grid, roster, pow_d(5))
 
 
-def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run():
+def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run() -> None:
     """One did, in a round in which no other candidate answered, and made all later polls evaluations."""
     grid, roster = federation(*[without_handlers] * 2, *[BAD["late"]] * 3)
     poll = Poll(Roster())
@@ -255,22 +255,22 @@ def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run():
     for node in (102, 103, 104):
         grid.nodes[node] = tells(loss=1.0)
     asked = ask(poll, grid, roster, pow_d(5), 2)
-    assert np.isfinite(asked.reports["loss"]).sum() == 3
+    assert np.isfinite(asked.reports["loss"]).sum() == 3  # type: ignore[index]
 
 
-def test_after_one_answer_a_client_without_handler_does_not_end_the_run():
+def test_after_one_answer_a_client_without_handler_does_not_end_the_run() -> None:
     grid, roster = federation(tells(loss=1.0), without_handlers)
     poll = Poll(Roster())
     ask(poll, grid, roster, pow_d(2))
     grid.nodes[100] = BAD["late"]
     asked = ask(poll, grid, roster, pow_d(2), 2)
-    assert np.isnan(asked.reports["loss"]).all()
+    assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
 
 
-def test_nan_from_all_candidates_is_not_a_missing_metric():
+def test_nan_from_all_candidates_is_not_a_missing_metric() -> None:
     grid, roster = federation(*[evaluating(loss=float("nan"))] * 2)
     asked = ask(Poll(Roster(), polling=Polling(poll_with="evaluate")), grid, roster, pow_d(2))
-    assert np.isnan(asked.reports["loss"]).all()
+    assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
 
 
 # --- flics-private -----------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def member(group: int, secret: int, change: Callable[[Message, Report], Report] 
 
     def node(message: Message) -> Message:
         config = message.content.config_records["config"]
-        mine = GroupMember(group, int(config["num-groups"]), 4.0, secret)
-        round = int(config["server-round"])
+        mine = GroupMember(group, int(config["num-groups"]), 4.0, secret)  # type: ignore[arg-type]
+        round = int(config["server-round"])  # type: ignore[arg-type]
         if message.metadata.message_type == GROUP:
             assert config["epsilon"] == 4.0
             report = Report(group=mine.report(round))
@@ -298,7 +298,7 @@ def flics(num_clients: int, k: int = 4) -> Selector:
     return create("flics-private", num_clients, clients_per_round=k, group_shares="1/1", epsilon=4.0)
 
 
-def test_private_groups_need_two_exchanges_and_send_the_scales():
+def test_private_groups_need_two_exchanges_and_send_the_scales() -> None:
     grid, roster = federation(*[member(i % 2, i) for i in range(12)])
     selector = flics(12)
     asked = ask(Poll(Roster()), grid, roster, selector, round=3)
@@ -318,7 +318,7 @@ def test_private_groups_need_two_exchanges_and_send_the_scales():
     assert 0 < len(selection.clients) < 12
 
 
-def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembered():
+def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembered() -> None:
     wrong: list[Node] = [
         BAD["late"],
         failing,
@@ -337,7 +337,7 @@ def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembere
     assert not roster.is_available(5)
 
 
-def test_no_answer_to_the_invitation_counts_as_no():
+def test_no_answer_to_the_invitation_counts_as_no() -> None:
     def mute(message: Message, report: Report) -> Report:
         return report if message.metadata.message_type == GROUP else Report()
 
@@ -349,7 +349,7 @@ def test_no_answer_to_the_invitation_counts_as_no():
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
 
-def test_an_app_without_private_groups_raises_a_missing_handler_error():
+def test_an_app_without_private_groups_raises_a_missing_handler_error() -> None:
     grid, roster = federation(*[without_handlers] * 5)
     with pytest.raises(MissingHandlerError, match=r"query\.group and query\.invitation, and the clients'"):
         ask(Poll(Roster()), grid, roster, flics(5))
@@ -362,7 +362,7 @@ def ask_norms(poll: Poll, grid: ToyGrid, roster: Roster) -> Any:
 
 
 @pytest.mark.parametrize("kind", sorted({*BAD} - {"bad size", "a list", "infinite", "nan"}))
-def test_norms_are_asked_for_with_the_training_config(kind):
+def test_norms_are_asked_for_with_the_training_config(kind: str) -> None:
     grid, roster = federation(tells(update_norm=3.0), BAD[kind], raw(**{"update-norm": float("inf")}))
     poll = Poll(Roster(), deadline=90.0, seed=7)
     norms = ask_norms(poll, grid, roster)
@@ -376,7 +376,7 @@ def test_norms_are_asked_for_with_the_training_config(kind):
     assert {message.metadata.ttl for message in grid.sent} == {307}  # its own deadline
 
 
-def test_an_app_without_the_handler_for_norms_ends_the_run():
+def test_an_app_without_the_handler_for_norms_ends_the_run() -> None:
     grid, roster = federation(*[without_handlers] * 4)
     with pytest.raises(MissingHandlerError, match=r"ask_norms = True needs the handler query\.norm"):
         ask_norms(Poll(Roster()), grid, roster)

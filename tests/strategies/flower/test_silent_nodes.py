@@ -1,8 +1,10 @@
 """What clients cost that are online and do not answer: simulated time of a federation of twenty."""
 
 import logging
+from collections.abc import Collection
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,18 @@ GROUPS = {"flics": [str(m // 5) for m in range(M)]}  # a group of five: all of i
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog):
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "flwr")
 
 
-def federation(selector, silent=(), *, to=("train", "query.loss"), absent=(), **slow):
+def federation(
+    selector: str,
+    silent: Collection[int] = (),
+    *,
+    to: Collection[str] = ("train", "query.loss"),
+    absent: Collection[int] = (),
+    **slow: float,
+) -> InProcessGrid:
     """Return clients that need about a second to train, and a tenth of it for a poll.
 
     The silent ones do not answer some kinds of message; slow ones need so many times as long; absent ones are
@@ -77,7 +86,9 @@ def _client(m: int, group: str | None) -> Any:
     return answer
 
 
-def play(grid, selector, rounds=ROUNDS, **options):
+def play(
+    grid: InProcessGrid, selector: str, rounds: int = ROUNDS, **options: Any
+) -> tuple[float, list[RoundRecord]]:
     """Return the simulated seconds of a run, and its records."""
     options = {"deadlines": Deadlines(round=60), "num_rounds": ROUNDS, "seed": 3, **options}
     records = federations.play(grid, selector, rounds, model(0, 0, 0), clients_per_round=K, **options).records
@@ -91,7 +102,7 @@ def without(selector: str, absent: tuple[int, ...], rounds: int = ROUNDS) -> flo
 
 
 @pytest.mark.parametrize(("selector", "silent", "share"), CASES)
-def test_silent_clients_cost_little_time(selector, silent, share):
+def test_silent_clients_cost_little_time(selector: str, silent: tuple[int, ...], share: float) -> None:
     seconds, records = play(federation(selector, silent), selector)
     assert seconds <= (1 + share) * without(selector, silent)
     asked = [client for record in records for client in record.selection.clients.tolist()]
@@ -102,7 +113,7 @@ def test_silent_clients_cost_little_time(selector, silent, share):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("silent", "share"), [((3,), 0.1), (tuple(range(5)), 0.5)], ids=["1", "5"])
-def test_silent_clients_cost_buffered_rounds_little_time(silent, share):
+def test_silent_clients_cost_buffered_rounds_little_time(silent: tuple[int, ...], share: float) -> None:
     """The silent ones are as many as the places."""
     mode = Buffered(concurrency=K, size=3)
     seconds, records = play(federation("md", silent), "md", mode=mode)
@@ -110,14 +121,14 @@ def test_silent_clients_cost_buffered_rounds_little_time(silent, share):
     assert not any(record.skipped for record in records)
 
 
-def test_who_answers_polls_and_does_not_train_is_silent_too():
+def test_who_answers_polls_and_does_not_train_is_silent_too() -> None:
     """pow-d selects the clients with the largest losses, and these do not become smaller without training."""
     seconds, records = play(federation("pow-d", [3], to=["train"]), "pow-d", rounds=50)
     assert seconds <= 1.15 * without("pow-d", (3,), rounds=50)  # half the silences come in the first rounds
     assert 1 <= sum(3 in record.selection.clients for record in records) <= 4
 
 
-def test_who_is_silent_from_the_beginning_costs_little_time():
+def test_who_is_silent_from_the_beginning_costs_little_time() -> None:
     """Such a node is never registered; the question for its status is what rounds might wait for."""
     seconds, records = play(federation("md", [0], to=[STATUS]), "md", rounds=50)
     assert seconds <= without("md", (0,), rounds=50) + 5 + 3 * 4  # the first node is asked alone for 5 s
@@ -125,7 +136,7 @@ def test_who_is_silent_from_the_beginning_costs_little_time():
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05], ids=["in time", "too late"])
-def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_time(factor):
+def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_time(factor: float) -> None:
     """Rounds that wait for it would take up to `Deadlines.status`, because its answers lengthen the wait."""
     grid = federation("uniform")
     latency, answers = grid.latency, []
@@ -155,7 +166,7 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
 
 
 @pytest.mark.parametrize("to", ["train", STATUS])
-def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to):
+def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to: str) -> None:
     """The SuperLink holds a look for up to a second (`deploy.fleet.duties.held_requests`)."""
 
     def seconds(grid: InProcessGrid) -> float:
@@ -169,14 +180,14 @@ def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to):
                 grid.clock.sleep(0.05)
             return []
 
-        grid.pull_messages = held
+        grid.pull_messages = held  # type: ignore[method-assign]
         return play(grid, "uniform")[0]
 
     absent = seconds(federation("uniform", absent=[3]))
     assert seconds(federation("uniform", [3], to=[to])) <= 1.1 * absent + 17
 
 
-def test_slow_clients_are_not_lost():
+def test_slow_clients_are_not_lost() -> None:
     """The slowest needs eight times as long as usual, which nobody knows at first."""
     _, records = play(federation("uniform", c03=8.0, c11=4.0), "uniform")
     for client in (3, 11):
@@ -189,7 +200,7 @@ def test_slow_clients_are_not_lost():
         assert sum(replies) >= len(replies) - 2
 
 
-def test_after_a_pause_of_the_whole_federation_all_clients_are_back():
+def test_after_a_pause_of_the_whole_federation_all_clients_are_back() -> None:
     grid = federation("uniform")
     latency = grid.latency
 
@@ -202,7 +213,7 @@ def test_after_a_pause_of_the_whole_federation_all_clients_are_back():
     assert records[-1].num_available == M
 
 
-def test_a_superlink_that_does_not_answer_is_no_silence_of_clients():
+def test_a_superlink_that_does_not_answer_is_no_silence_of_clients() -> None:
     grid = federation("uniform")
     pull, stalls = grid.pull_messages, iter([False] * 40 + [True])
 
@@ -211,13 +222,13 @@ def test_a_superlink_that_does_not_answer_is_no_silence_of_clients():
         grid.clock.sleep(30.0 if next(stalls, False) else 0.0)
         return replies
 
-    grid.pull_messages = stalled
+    grid.pull_messages = stalled  # type: ignore[method-assign]
     _, records = play(grid, "uniform", rounds=10)
     assert max(record.seconds for record in records) > 30
     assert not any(record.failures or record.silent for record in records)
 
 
-def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog):
+def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
     _, records = play(federation("full", [3]), "full", rounds=6)
     assert [record.round for record in records if record.silent] == [2, 3, 4, 5]
@@ -226,7 +237,7 @@ def test_the_log_says_why_and_how_long_a_client_is_quarantined(caplog):
     assert all(each.endswith(" (silence or errors, back in round 6)") for each in lines)
 
 
-def test_silence_is_remembered_over_a_resume(tmp_path):
+def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
     whole = play(federation("pow-d", [3, 4]), "pow-d", rounds=12)[1]
     first = play(federation("pow-d", [3, 4]), "pow-d", 5, checkpoints=Checkpoints(tmp_path))[1]
     resumed = Checkpoints(tmp_path, resume=True)
@@ -237,7 +248,7 @@ def test_silence_is_remembered_over_a_resume(tmp_path):
     assert any(record.silent for record in second)
 
 
-def test_without_these_protections_rounds_wait_until_the_deadline():
+def test_without_these_protections_rounds_wait_until_the_deadline() -> None:
     options = {"deadlines": Deadlines(round=60, shortest=inf), "faults": Faults(silence=False)}
     seconds, records = play(federation("full", [3]), "full", rounds=3, **options)
     assert seconds >= 180

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ Latency = Callable[[int], float]  # of a round
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog):
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "flwr")
 
 
@@ -41,7 +42,12 @@ def fails(message: Message) -> Message:
     raise ValueError("it has no data")
 
 
-def federation(seconds, failing=(), grid=InProcessGrid, **options):
+def federation(
+    seconds: Sequence[float | Latency],
+    failing: Collection[int] = (),
+    grid: type[InProcessGrid] = InProcessGrid,
+    **options: Any,
+) -> InProcessGrid:
     """Return sites that take so many seconds, or the seconds of a function of the round."""
 
     def latency(message: Message) -> float:
@@ -54,7 +60,9 @@ def federation(seconds, failing=(), grid=InProcessGrid, **options):
     return made
 
 
-def play(grid, rounds, selector="full", k=5, size=4, **options):
+def play(
+    grid: InProcessGrid, rounds: int, selector: str = "full", k: int = 5, size: int = 4, **options: Any
+) -> tuple[Any, list[RoundRecord]]:
     """Return the final model and the records of a run."""
     options = {"min_available_clients": len(grid._nodes), "polling": Polling(interval=1), **options}
     start = ArrayRecord([np.zeros(size, np.float32)])
@@ -70,7 +78,7 @@ def used(records: Sequence[RoundRecord], client: int) -> list[int]:
 
 
 @pytest.mark.parametrize("slow", [17, 40, 70, 200, 400, 700])
-def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow):
+def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow: float) -> None:
     """The first wait of a federation of five is 80 times the usual time, or a fifth of the deadline (720
     s)."""
     _, records = play(federation([USUAL] * 4 + [slow]), 30)
@@ -79,7 +87,7 @@ def test_a_site_of_five_that_always_takes_long_is_used_in_every_round(slow):
 
 
 @pytest.mark.parametrize("slow", [40, 60, 400])
-def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow):
+def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow: float) -> None:
     """The first wait is five times the usual time. Then rounds of 10 s pass until the reply has come."""
     _, records = play(federation([USUAL] * 19 + [slow]), 60, k=20)
     missed = 0 if slow <= 5 * USUAL else int(np.ceil((slow - 5 * USUAL) / USUAL)) + 1
@@ -87,7 +95,7 @@ def test_a_slow_site_of_twenty_is_used_from_its_first_reply_on(slow):
     assert used(records, 19) == list(range(used(records, 19)[0], 61))
 
 
-def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply():
+def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply() -> None:
     """It is given up after three times its own time, and again each time it is asked before it replies."""
     _, records = play(federation([USUAL] * 4 + [lambda number: 10.0 if number < 20 else 400.0]), 100)
     first_again = min(number for number in used(records, 4) if number >= 20)
@@ -95,7 +103,7 @@ def test_a_site_that_becomes_slow_is_used_again_after_its_first_late_reply():
     assert used(records, 4) == [*range(1, 20), *range(first_again, 101)]
 
 
-def test_a_site_that_is_slow_once_is_back_when_it_replies():
+def test_a_site_that_is_slow_once_is_back_when_it_replies() -> None:
     _, records = play(federation([USUAL] * 4 + [lambda number: 70.0 if number == 10 else 10.0]), 40)
     assert used(records, 4) == [*range(1, 10), *range(15, 41)]  # 70 s: 30 s for round 10, four rounds of 10 s
 
@@ -116,36 +124,36 @@ class LargeMessages(InProcessGrid):
         return replies
 
 
-def test_a_reply_that_comes_while_others_are_still_asked_does_not_count_as_one_that_took_no_time():
+def test_a_reply_that_comes_while_others_are_still_asked_does_not_count_as_one_that_took_no_time() -> None:
     """Two devices: the first has replied when the second has been sent its 20 MB over a slow line."""
     grid = federation([0.5, 80.0], grid=LargeMessages)
     _, records = play(grid, 10, k=2, deadlines=Deadlines(round=600))
     assert used(records, 1) == list(range(1, 11))
 
 
-def test_a_late_update_is_not_used():
+def test_a_late_update_is_not_used() -> None:
     w, records = play(federation([USUAL] * 19 + [60.0]), 10, k=20)
     assert not used(records[:1], 19)
     assert w.to_numpy_ndarrays()[0][0] == pytest.approx(10.0)  # one step of 1 a round
 
 
-def test_late_replies_are_found_while_a_later_round_waits():
+def test_late_replies_are_found_while_a_later_round_waits() -> None:
     """Round 2 lasts 300 s, since another site has become slow: the server learns 60 s, and not 300 s."""
     grid = federation([USUAL] * 18 + [lambda number: 10.0 if number == 1 else 25.0, 60.0])
     strategy = SelectionStrategy("full", clients_per_round=20, min_available_clients=20)
     strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=3)
-    learned = strategy._parts.clients.logic.patience._times[19, 1]
+    learned = strategy._parts.clients.logic.patience._times[19, 1]  # type: ignore[union-attr]
     assert learned == pytest.approx(60.0, abs=2.0)
 
 
 @pytest.mark.parametrize("slow", [20, 31, 50, 90, 700])
-def test_a_quorum_is_waited_for(slow):
+def test_a_quorum_is_waited_for(slow: float) -> None:
     w, records = play(federation([USUAL] * 4 + [slow]), 30, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
     assert w.to_numpy_ndarrays()[0].tolist() == [30.0] * 4
 
 
-def test_a_quorum_is_waited_for_after_the_site_was_silent():
+def test_a_quorum_is_waited_for_after_the_site_was_silent() -> None:
     """The message of round 1 is lost; from then on, the site takes 2000 s, which is beyond its first wait."""
     lost_once: Latency = lambda number: inf if number == 1 else 2000.0  # noqa: E731
     _, records = play(federation([USUAL] * 4 + [lost_once]), 4, faults=Faults(quorum=5))
@@ -154,7 +162,7 @@ def test_a_quorum_is_waited_for_after_the_site_was_silent():
     assert records[0].seconds == pytest.approx(3600, abs=10)
 
 
-def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach():
+def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach() -> None:
     _, records = play(federation([USUAL] * 19 + [inf]), 3, k=20, faults=Faults(quorum=19))
     assert records[0].seconds < 60
     assert not any(record.skipped for record in records)
@@ -163,7 +171,7 @@ def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach():
     assert records[0].skipped
 
 
-def test_candidates_of_a_quorum_are_waited_for_in_a_poll():
+def test_candidates_of_a_quorum_are_waited_for_in_a_poll() -> None:
     def latency(message: Message) -> float:
         if message.metadata.message_type == "train":
             return USUAL
@@ -181,7 +189,7 @@ def test_candidates_of_a_quorum_are_waited_for_in_a_poll():
     assert not any(record.skipped for record in records)
 
 
-def test_masked_updates_wait_for_every_client():
+def test_masked_updates_wait_for_every_client() -> None:
     """A round without one of the models is skipped, so it costs all clients their training."""
     _, records = play(
         federation([USUAL] * 19 + [400.0]), 3, k=20, masked_updates=True, faults=Faults(guard=False)
@@ -189,14 +197,14 @@ def test_masked_updates_wait_for_every_client():
     assert not any(record.skipped for record in records)
 
 
-def test_overdue_clients_of_a_buffered_round_are_waited_for_if_the_quorum_needs_them():
+def test_overdue_clients_of_a_buffered_round_are_waited_for_if_the_quorum_needs_them() -> None:
     mode = Buffered(concurrency=5, size=5)
     _, records = play(federation([USUAL] * 4 + [1000.0]), 4, "uniform", mode=mode, faults=Faults(quorum=5))
     assert not any(record.skipped for record in records)
 
 
 @pytest.mark.parametrize(("tells", "expected"), [(True, 12), (False, 0)])
-def test_an_upload_that_is_moving_is_not_given_up(tells, expected):
+def test_an_upload_that_is_moving_is_not_given_up(tells: bool, expected: int) -> None:
     """20 MB over a line of 500 kB/s take 40 s; the others train and send for about 1 s."""
     size = 20_000_000 // 4
 
@@ -205,14 +213,14 @@ def test_an_upload_that_is_moving_is_not_given_up(tells, expected):
 
     grid = federation([1.0] * 20, bandwidth=bandwidth, frozen=True)
     if not tells:  # like Flower's SuperLink
-        grid.received_bytes = lambda message_ids: {}
+        grid.received_bytes = lambda message_ids: {}  # type: ignore[method-assign]
     options: dict[str, Any] = {"deadlines": Deadlines(round=600), "faults": Faults(guard=False)}
     _, records = play(grid, 2, k=20, size=size, **options)
     assert used(records, 19) == ([1, 2] if tells else [])
     assert max(record.seconds for record in records) <= (42 if tells else 8)
 
 
-def test_an_upload_that_has_stopped_is_given_up():
+def test_an_upload_that_has_stopped_is_given_up() -> None:
     grid = federation([1.0] * 19 + [inf])
     asked: list[float] = []
 
@@ -220,25 +228,25 @@ def test_an_upload_that_has_stopped_is_given_up():
         asked.append(grid.clock.monotonic())
         return dict.fromkeys(message_ids, 5 * 10**6)
 
-    grid.received_bytes = received
+    grid.received_bytes = received  # type: ignore[assignment, method-assign]
     _, records = play(grid, 1, k=20, deadlines=Deadlines(round=600))
     assert len(asked) == 2  # the second look finds no more bytes than the first one
     assert records[0].seconds == pytest.approx(10, abs=1)  # twice five times the usual second
     assert "not waited for" in records[0].failures[19]
 
 
-def test_progress_that_cannot_be_read_ends_no_run():
+def test_progress_that_cannot_be_read_ends_no_run() -> None:
     grid = federation([1.0] * 19 + [inf])
 
     def broken(message_ids: Collection[str]) -> dict[str, int]:
         raise ConnectionError("the SuperLink is busy")
 
-    grid.received_bytes = broken
+    grid.received_bytes = broken  # type: ignore[method-assign]
     _, records = play(grid, 2, k=20)
     assert len(records) == 2
 
 
-def test_a_failure_says_which_wait_ended():
+def test_a_failure_says_which_wait_ended() -> None:
     plays = partial(play, polling=Polling())
     one_lost: Latency = lambda number: inf if number == 10 else 10.0  # noqa: E731
     _, records = plays(federation([USUAL] * 4 + [one_lost]), 10)
@@ -255,7 +263,7 @@ def test_a_failure_says_which_wait_ended():
     assert records[0].failures == {4: "enough others had replied"}
 
 
-def test_a_message_that_could_not_be_sent_is_not_called_late():
+def test_a_message_that_could_not_be_sent_is_not_called_late() -> None:
     grid = federation([USUAL] * 5)
     push, calls = grid.push_messages, iter([True])
 
@@ -264,14 +272,14 @@ def test_a_message_that_could_not_be_sent_is_not_called_late():
             raise ConnectionError("the SuperLink is busy")
         return push(messages)
 
-    grid.push_messages = busy
+    grid.push_messages = busy  # type: ignore[method-assign]
     _, records = play(grid, 2)
     assert set(records[0].failures.values()) == {"the message could not be sent"}
     assert not records[1].failures
 
 
 @pytest.mark.parametrize("selector", ["uniform", "md", "full", "forecast", "adaptive-osmd", "timed-forecast"])
-def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector):
+def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector: str) -> None:
     _w, records = play(federation([0.0] * 6, failing=[0]), 120, selector, k=2)
     asked = Counter(int(client) for record in records for client in record.selection.clients)
     assert asked[0] <= 6
@@ -280,13 +288,13 @@ def test_a_client_that_always_sends_errors_is_asked_ever_more_rarely(selector):
     assert any(0 in record.silent for record in records)
 
 
-def test_four_of_ten_that_always_send_errors_get_few_draws_of_oort():
+def test_four_of_ten_that_always_send_errors_get_few_draws_of_oort() -> None:
     _, records = play(federation([0.0] * 10, failing=range(4)), 100, "oort", k=3)
     asked = Counter(int(client) for record in records for client in record.selection.clients)
     assert sum(asked[m] for m in range(4)) <= 0.1 * sum(asked.values())
 
 
-def test_a_client_that_sends_an_error_now_and_then_stays():
+def test_a_client_that_sends_an_error_now_and_then_stays() -> None:
     """Neither one error nor an error in every fourth round is a quarantine."""
 
     def now_and_then(message: Message) -> Message:
@@ -302,7 +310,7 @@ def test_a_client_that_sends_an_error_now_and_then_stays():
     assert len(used(records, 4)) == 30
 
 
-def test_an_error_does_not_teach_the_time_of_a_training():
+def test_an_error_does_not_teach_the_time_of_a_training() -> None:
     """The site fails at once in round 1, and needs 40 s from then on: as long as its first wait of 50 s."""
 
     def broken_at_first(message: Message) -> Message:
@@ -338,32 +346,32 @@ def in_turn(silent: int, rounds: int) -> float:
             grid.add_node(handler=site, node_id=100 + now, name=f"silent-{now}")
         return ids()
 
-    grid.get_node_ids = turn
+    grid.get_node_ids = turn  # type: ignore[method-assign]
     play(grid, rounds, k=6, min_available_clients=6, polling=Polling(ask_status=True, interval=1))
     assert len(entered) >= min(silent, 4)
     return grid.clock.monotonic()
 
 
 @pytest.mark.parametrize("silent", [4, 20])
-def test_nodes_that_come_in_turn_and_answer_nothing_share_one_credit(silent):
+def test_nodes_that_come_in_turn_and_answer_nothing_share_one_credit(silent: int) -> None:
     assert (
         in_turn(silent, 60) <= 1.05 * in_turn(0, 60) + 10 + 5 + 2
     )  # the first node of a run is asked for 5 s
 
 
-def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline():
+def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline() -> None:
     grid = InProcessGrid(latency=lambda message: inf if message.metadata.dst_node_id == 100 else 0.0)
     for m in range(3):
         grid.add_node(handler=site, name=f"site-{m}")
     grid.add_node(handler=site, node_id=100, name="gone")
     ids = grid.get_node_ids
-    grid.get_node_ids = lambda: [each for each in ids() if each != 100]
+    grid.get_node_ids = lambda: [each for each in ids() if each != 100]  # type: ignore[method-assign]
     play(grid, 1, k=3, min_available_clients=3, polling=Polling(ask_status=True, interval=1))
     assert grid.clock.monotonic() < 2.5
 
 
 @pytest.mark.parametrize("ask_status", [None, True])
-def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
+def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status: bool | None) -> None:
     got: dict[str, Counter[str]] = defaultdict(Counter)
     grid = InProcessGrid()
     for m in range(4):
@@ -382,7 +390,7 @@ def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
     assert {record.num_ineligible for record in records} == {2}
 
 
-def test_nodes_are_asked_for_their_status_once_their_name_is_eligible():
+def test_nodes_are_asked_for_their_status_once_their_name_is_eligible() -> None:
     asked: Counter[int] = Counter()
     before: list[Counter[int]] = []
     grid = InProcessGrid()
@@ -405,13 +413,13 @@ def test_nodes_are_asked_for_their_status_once_their_name_is_eligible():
     assert before == [{0: 1, 1: 1}, {0: 1, 1: 1}, dict.fromkeys(range(4), 1), dict.fromkeys(range(4), 1)]
 
 
-def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused():
+def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused() -> None:
     with pytest.raises(ValueError, match=r"faults\.quorum = 3: must be at most 2, the number of clients"):
         SelectionStrategy("md", clients_per_round=3, eligible="a|b", faults=Faults(quorum=3))
     SelectionStrategy("md", clients_per_round=3, eligible="a|b*", faults=Faults(quorum=3))
 
 
-def test_waits_and_late_replies_go_on_over_a_resume(tmp_path):
+def test_waits_and_late_replies_go_on_over_a_resume(tmp_path: Path) -> None:
     """The late reply itself is lost, as is every reply to a run that has ended; what was learned stays."""
     seconds: list[float | Latency] = [USUAL] * 19 + [70.0]
     whole = play(federation(seconds, failing=[3]), 24, k=20)[1]

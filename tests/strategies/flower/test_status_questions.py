@@ -26,7 +26,7 @@ class SlowLooks(ToyGrid):
         return found
 
 
-def test_an_app_without_a_status_handler_is_asked_three_times():
+def test_an_app_without_a_status_handler_is_asked_three_times() -> None:
     grid = ToyGrid({number: stranger() for number in range(1, 6)})
     _, records, strategy = run(grid, rounds=2, clients_per_round=5)
     grid.nodes[9] = stranger()
@@ -36,14 +36,14 @@ def test_an_app_without_a_status_handler_is_asked_three_times():
     assert [record.num_available for record in records] == [5, 5]
 
 
-def test_two_nodes_that_say_that_the_app_has_no_status_handler_do_not_speak_for_the_others():
+def test_two_nodes_that_say_that_the_app_has_no_status_handler_do_not_speak_for_the_others() -> None:
     """The first node that was asked did: then no other could tell its identity and its size."""
     grid = ToyGrid({1: stranger(), 2: stranger(), **{n: client(f"c{n}") for n in (3, 4, 5)}})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c3", "c4", "c5", "node-1", "node-2"]
 
 
-def test_a_resumed_run_knows_that_the_app_has_no_status_handler():
+def test_a_resumed_run_knows_that_the_app_has_no_status_handler() -> None:
     grid = ToyGrid({number: stranger() for number in range(1, 4)})
     before = SelectionStrategy("uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9)
     list(before.configure_train(1, model(0), ConfigRecord(), grid))
@@ -55,7 +55,7 @@ def test_a_resumed_run_knows_that_the_app_has_no_status_handler():
     assert len(after.roster) == 5
 
 
-def test_nodes_are_asked_once_a_reply_holds_an_identity_unless_the_app_has_no_status_handler():
+def test_nodes_are_asked_once_a_reply_holds_an_identity_unless_the_app_has_no_status_handler() -> None:
     online = {1: "", 2: ""}
     questions = StatusQuestions(Deadlines(), Polling())
     assert (questions.asks(online), questions.may_ask_later(online)) == (False, True)
@@ -67,14 +67,14 @@ def test_nodes_are_asked_once_a_reply_holds_an_identity_unless_the_app_has_no_st
     assert (questions.asks(online), questions.may_ask_later(online)) == (False, False)
 
 
-def test_the_first_client_that_is_asked_may_be_dead():
+def test_the_first_client_that_is_asked_may_be_dead() -> None:
     grid = ToyGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, deadlines=Deadlines(status=60))
     assert strategy.roster.ids() == ["b", "c"]
     assert 3 <= grid.clock.monotonic() < 4
 
 
-def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts():
+def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts() -> None:
     """The answer arrived before the other nodes were asked. It was dropped, and the node was asked again."""
     grid = SlowLooks({node: client(str(node)) for node in range(1, 6)})
     grid.latency = lambda message: (
@@ -87,7 +87,7 @@ def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts(
     assert sorted(asked) == [1, 2, 3, 4, 5]
 
 
-def test_a_client_that_declines_is_asked_again():
+def test_a_client_that_declines_is_asked_again() -> None:
     willing = [False]
 
     def moody(message: Message) -> Message:
@@ -106,7 +106,7 @@ def test_a_client_that_declines_is_asked_again():
     assert counts == [1, 1, 2]
 
 
-def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
+def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round() -> None:
     asked, talks = [], [False]
 
     def shy(message: Message) -> Any:
@@ -137,7 +137,7 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
     assert strategy.roster.ids() == ["a", "b", "shy"]
 
 
-def test_the_pause_of_a_silent_node_doubles():
+def test_the_pause_of_a_silent_node_doubles() -> None:
     asked: list[float] = []
     grid = ToyGrid({1: lambda message: asked.append(grid.clock.monotonic())})
     questions = StatusQuestions(Deadlines(status=5), Polling(ask_status=True))
@@ -149,7 +149,7 @@ def test_the_pause_of_a_silent_node_doubles():
     assert np.diff(asked) == pytest.approx(np.add(pauses, waits), abs=0.5)
 
 
-def test_a_late_status_is_used_before_the_node_is_asked_again():
+def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("slow")})
 
     def latency(message: Message) -> float:
@@ -167,7 +167,7 @@ def test_a_late_status_is_used_before_the_node_is_asked_again():
     assert len(questions) == 3
 
 
-def test_a_node_that_answers_after_it_was_asked_again_joins_with_its_first_answer():
+def test_a_node_that_answers_after_it_was_asked_again_joins_with_its_first_answer() -> None:
     """Its app needs 200 s for each question, and it is asked again after 120 s."""
     grid = ToyGrid({1: client("slow")})
     grid.latency = lambda message: 200.0
@@ -182,7 +182,7 @@ def test_a_node_that_answers_after_it_was_asked_again_joins_with_its_first_answe
 
 
 @pytest.mark.parametrize(("hurries", "seconds"), [(True, 13), (False, 31)])
-def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries, seconds):
+def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries: bool, seconds: int) -> None:
     grid = SlowLooks({1: client("late")})
     grid.latency = lambda message: 12.0
     questions = StatusQuestions(Deadlines(status=10), Polling(ask_status=True))
@@ -193,7 +193,7 @@ def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries,
     assert grid.clock.monotonic() == pytest.approx(seconds, abs=1.5)
 
 
-def test_a_status_handler_that_fails_once_is_asked_again():
+def test_a_status_handler_that_fails_once_is_asked_again() -> None:
     fails = [True]
 
     def node(message: Message) -> Message:
@@ -208,7 +208,7 @@ def test_a_status_handler_that_fails_once_is_asked_again():
     assert strategy.selector.client_sizes.tolist() == [10, 70]
 
 
-def test_a_node_whose_clientapp_was_killed_is_asked_again_soon():
+def test_a_node_whose_clientapp_was_killed_is_asked_again_soon() -> None:
     """The first message of a slow device may fail, for example while its ClientApp imports torch."""
     errors = 2
     asked = []

@@ -104,13 +104,13 @@ def play(selector: str, seed: int, folder: Path | None = None, **options: Any) -
 
 @given(st.integers(0, 10**6), st.sampled_from(FEW), st.booleans())
 @settings(max_examples=12)
-def test_no_answer_of_a_client_ends_the_run(seed, selector, guard):
+def test_no_answer_of_a_client_ends_the_run(seed: int, selector: str, guard: bool) -> None:
     assert play(selector, seed, faults=Faults(guard=guard)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", EVERY)
-def test_of_a_hundred_thousand_answers_none_ends_the_run(selector, tmp_path):
+def test_of_a_hundred_thousand_answers_none_ends_the_run(selector: str, tmp_path: Path) -> None:
     seed, cases = 0, 0
     while cases < 100_000 / len(EVERY):
         folder = tmp_path if seed == 0 else None
@@ -121,7 +121,7 @@ def test_of_a_hundred_thousand_answers_none_ends_the_run(selector, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", ["md", "forecast", "oort", "timed-forecast"])
-def test_no_answer_of_a_client_ends_a_buffered_run(selector):
+def test_no_answer_of_a_client_ends_a_buffered_run(selector: str) -> None:
     seed, cases = 0, 0
     while cases < 5_000:
         size = 1 + seed % 4
@@ -191,7 +191,7 @@ def damages(r: random.Random) -> Callable[[str, bytes], bytes]:
 
 @given(st.integers(0, 10**6), st.sampled_from(FEW))
 @settings(max_examples=10)
-def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed, selector):
+def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed: int, selector: str) -> None:
     damage = damages(random.Random(seed))
     strangers = {100 + n: honest(HONEST + n, n % 2) for n in range(4)}
     w, records, text = run(WireGrid(federation(strangers).nodes, damage), selector)
@@ -200,7 +200,7 @@ def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed, selector):
     assert text.replace("\n", "").replace("\t", "").isprintable()
 
 
-def test_an_unreadable_reply_costs_the_others_once_at_most():
+def test_an_unreadable_reply_costs_the_others_once_at_most() -> None:
     kinds: list[str] = []
 
     def node(message: Message) -> Any:
@@ -220,7 +220,7 @@ def test_an_unreadable_reply_costs_the_others_once_at_most():
 # --- single attacks ----------------------------------------------------------------------------------------
 
 
-def test_a_client_of_a_group_without_a_share_is_refused():
+def test_a_client_of_a_group_without_a_share_is_refused() -> None:
     """It ended the run: "groups holds 2: group_shares has numbers for 0 to 1"."""
     strangers = {100: honest(6, "nobody's"), 101: honest(7, None), 102: honest(8, 2), 99: honest(9, "1")}
     grid = federation(strangers)
@@ -236,7 +236,7 @@ def test_a_client_of_a_group_without_a_share_is_refused():
 @pytest.mark.parametrize(
     "settings", [{"group_shares": "north:9/south:1"}, {"energy_budgets": {"north": 9, "south": 1}}]
 )
-def test_a_group_does_not_take_the_number_of_another(settings):
+def test_a_group_does_not_take_the_number_of_another(settings: dict[str, Any]) -> None:
     """Groups were numbered in the order of their first client: a newcomer could take the largest share."""
     grid = ToyGrid({100: honest(0, "aaa"), **{n: honest(n, ["north", "south"][n % 2]) for n in range(1, 7)}})
     strategy = SelectionStrategy(
@@ -252,7 +252,7 @@ def test_a_group_does_not_take_the_number_of_another(settings):
 
 
 @pytest.mark.parametrize("selector", ["flics", "naive-group"])
-def test_shares_belong_to_the_groups_that_they_name(selector):
+def test_shares_belong_to_the_groups_that_they_name(selector: str) -> None:
     """Group 2 came first, and took part in place of group 0."""
     each = (2, 2, 1, 1, 0, 0)
     nodes = {10 + n: honest(n, group) for n, group in enumerate(each)}
@@ -285,7 +285,7 @@ def trains(metrics: dict[str, Any], arrays: Callable[[np.ndarray], ArrayRecord] 
     return node
 
 
-def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path):
+def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path: Path) -> None:
     """A million floats made every later checkpoint 13 MB larger."""
     node = trains({"a": [0.5] * 1_000_000})
     _, records, text = run(ToyGrid({100: node}), "full", folder=tmp_path, clients_per_round=1)
@@ -307,7 +307,7 @@ def test_a_million_metrics_are_neither_averaged_nor_kept(tmp_path):
         ({"b": 1.0, "a": 1.0}, "missing, added or of another length: a, b"),
     ],
 )
-def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics, reason):
+def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics: dict[str, Any], reason: str) -> None:
     strategy = FedAvg(fraction_evaluate=0.0)
     grid = federation({100: trains(metrics)})
     _, records, text = run(grid, "full", clients_per_round=7, rounds=1, server_strategy=strategy)
@@ -330,13 +330,13 @@ BAD_ARRAYS: dict[str, Callable[[np.ndarray], ArrayRecord]] = {
 
 @pytest.mark.parametrize("selector", ["uniform", "pow-d", "forecast"])
 @pytest.mark.parametrize("kind", BAD_ARRAYS)
-def test_a_rejected_update_changes_nothing(selector, kind):
+def test_a_rejected_update_changes_nothing(selector: str, kind: str) -> None:
     """The model is that of the run in which the client's training fails."""
 
     def failing(message: Message) -> Message | None:
         if message.metadata.message_type == "train":
             raise OSError("no disk")
-        return honest(9, 1)(message)
+        return honest(9, 1)(message)  # type: ignore[return-value]
 
     def model(node: Node) -> np.ndarray:
         w, records, text = run(federation({100: node}), selector, rounds=2, clients_per_round=7)
@@ -349,7 +349,7 @@ def test_a_rejected_update_changes_nothing(selector, kind):
     assert not EXPLODED
 
 
-def test_terminal_escapes_reach_neither_the_log_nor_the_records():
+def test_terminal_escapes_reach_neither_the_log_nor_the_records() -> None:
     """ESC[2J clears the operator's screen, OSC 52 writes to the clipboard."""
 
     def failing(message: Message) -> Message:

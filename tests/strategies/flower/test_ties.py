@@ -2,6 +2,7 @@
 
 import logging
 
+import pytest
 from flwr import common
 from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +13,7 @@ from strategies import half_precision
 from strategies.flower import messages, unreadable_replies
 
 
-def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog):
+def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog: pytest.LogCaptureFixture) -> None:
     assert "log" in common.__all__
     logging.getLogger("flwr").addHandler(caplog.handler)
     try:
@@ -22,12 +23,12 @@ def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog):
     assert "A node is back" in caplog.messages
 
 
-def test_the_codes_of_errors_are_flowers():
+def test_the_codes_of_errors_are_flowers() -> None:
     assert messages._APP_RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert unreadable_replies._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
 
 
-def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails():
+def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails() -> None:
     """The error is that of Flower's own ClientApp."""
     app = ClientApp()
 

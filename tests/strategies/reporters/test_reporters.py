@@ -1,5 +1,7 @@
 """What reporters are told, in which order, and that no reporter stops or delays a run."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -14,6 +16,7 @@ from strategies.reporters.scalars import MOST, scalars
 
 from ...support.federations import model
 from ...support.processes import wait_for
+from ...support.toy_grid import ToyGrid
 from ..test_resume import NUM_CLIENTS, grid
 from ..test_resume import run as resumable
 
@@ -59,14 +62,14 @@ def weights(arrays: ArrayRecord) -> list[float]:
 
 
 @pytest.fixture
-def released():
+def released() -> Iterator[Event]:
     """An event that ends the threads that wait for it when the test is over."""
     event = Event()
     yield event
     event.set()
 
 
-def test_a_run_is_told_from_begin_to_end():
+def test_a_run_is_told_from_begin_to_end() -> None:
     recorder, records, losses = Recorder(), [], {}
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -96,7 +99,9 @@ def test_a_run_is_told_from_begin_to_end():
         assert report.traffic.bytes_sent == MODEL_BYTES * len(drawn)
 
 
-def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(caplog):
+def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     recorder = Recorder()
     with caplog.at_level("INFO", "flwr"):
         run(recorder, stop=lambda round, _: round == 2)
@@ -106,7 +111,7 @@ def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(capl
     assert not [line for line in lines if "topped" in line]
 
 
-def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts():
+def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> None:
     recorder = Recorder()
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, min_available_clients=NUM_CLIENTS, reporters=[recorder],
@@ -126,7 +131,7 @@ def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts():
     assert taken == [0, sent[0], sent[1] + sent[2]]
 
 
-def test_a_resumed_run_is_told_as_the_continuation(tmp_path):
+def test_a_resumed_run_is_told_as_the_continuation(tmp_path: Path) -> None:
     whole, first, second = Recorder(), Recorder(), Recorder()
     expected = run(whole, rounds=4)
     run(first, rounds=2, folder=tmp_path)
@@ -138,7 +143,7 @@ def test_a_resumed_run_is_told_as_the_continuation(tmp_path):
         assert report.metrics == same.metrics
 
 
-def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path):
+def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path: Path) -> None:
     run(rounds=2, folder=tmp_path)
     recorder = Recorder()
     run(recorder, rounds=3, folder=tmp_path, resume=True)
@@ -155,7 +160,7 @@ def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path):
     ],
 )
 @pytest.mark.parametrize("knows_stopped", [True, False])
-def test_a_failure_is_told_with_its_reason(error, reason, knows_stopped):
+def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str, knows_stopped: bool) -> None:
     """A run that somebody stopped has not failed, except for reporters without the method `stopped`."""
 
     class Knower(Recorder):
@@ -175,7 +180,7 @@ def test_a_failure_is_told_with_its_reason(error, reason, knows_stopped):
     assert recorder.calls[1:] == [("round", 0), ("round", 1), (call, 1, reason)]
 
 
-def test_a_round_is_told_after_its_checkpoint(tmp_path):
+def test_a_round_is_told_after_its_checkpoint(tmp_path: Path) -> None:
     saved = []
 
     class Looker(Reporter):
@@ -189,7 +194,9 @@ def test_a_round_is_told_after_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("broken", CALLS)
 @pytest.mark.parametrize("error", [OSError("disk \x1b[2J full"), SystemExit(3)])
-def test_a_reporter_that_raises_does_not_stop_the_run(broken, error, caplog, monkeypatch):
+def test_a_reporter_that_raises_does_not_stop_the_run(
+    broken: str, error: BaseException, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     recorder, other = Recorder(), Recorder()
@@ -213,7 +220,7 @@ def test_a_reporter_that_raises_does_not_stop_the_run(broken, error, caplog, mon
         assert recorder.calls.count(("broken",)) == (4 if broken == "round" else 1)
 
 
-def test_a_reporter_that_hangs_delays_nothing(released, monkeypatch):
+def test_a_reporter_that_hangs_delays_nothing(released: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "CAPACITY", 2)
@@ -233,7 +240,7 @@ def test_a_reporter_that_hangs_delays_nothing(released, monkeypatch):
     assert any("Hanging was not told about" in each for each in warnings)
 
 
-def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it():
+def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it() -> None:
     trained = Event()
 
     class Slow(Recorder):
@@ -253,7 +260,9 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it():
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
-def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(error, monkeypatch):
+def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "HURRY", 60.1)
@@ -280,12 +289,12 @@ def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(error, monkeypat
     assert warnings == ["Reporter Slow was not told about 4 rounds"]
 
 
-def test_what_is_no_reporter_is_refused():
+def test_what_is_no_reporter_is_refused() -> None:
     with pytest.raises(TypeError, match="must be a Reporter"):
-        SelectionStrategy("uniform", clients_per_round=1, reporters=["tensorboard"])
+        SelectionStrategy("uniform", clients_per_round=1, reporters=["tensorboard"])  # type: ignore[list-item]
 
 
-def test_names_from_clients_are_safe_and_few():
+def test_names_from_clients_are_safe_and_few() -> None:
     many = {f"m{number}": 1.0 for number in range(500)}
     report = RoundReport(
         1,
@@ -308,7 +317,7 @@ def test_names_from_clients_are_safe_and_few():
     }  # fmt: skip
 
 
-def test_names_that_change_in_every_round_are_few_in_a_run(monkeypatch):
+def test_names_that_change_in_every_round_are_few_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trackers keep every name for ever, and clients choose the names."""
     monkeypatch.setattr(holder, "MOST_NAMES", 3)
     told = Recorder()

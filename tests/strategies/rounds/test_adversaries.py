@@ -177,7 +177,7 @@ def cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "lie"), cases())
-def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name, lie):
+def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> None:
     """Counted in draws. Sizes are declared where they count twice (`afl`: sqrt(size) · loss)."""
     federation = Federation(name, LIES[lie], overrides=name == "afl" and "sizes" in lie)
     federation.play()
@@ -202,7 +202,7 @@ def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name, lie):
         ("fed-is", "norms x10", 5),
     ],
 )
-def test_without_a_guard_liars_gain_more(name, lie, least):
+def test_without_a_guard_liars_gain_more(name: str, lie: str, least: float) -> None:
     federation = Federation(name, LIES[lie], guarded=False)
     federation.play()
     assert gain(federation) > least
@@ -218,7 +218,9 @@ def test_without_a_guard_liars_gain_more(name, lie, least):
         ("oort", {}),
     ],
 )
-def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_share_at_most(name, settings):
+def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_share_at_most(
+    name: str, settings: dict[str, object]
+) -> None:
     """Three times its loss is plausible, and puts a liar first in every round."""
     federation = Federation(name, Lie(loss=3.0), settings=settings)
     # Shares are those among the clients that do not rest; at least the others are left.
@@ -235,14 +237,14 @@ def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_s
     [LIES["norms x1000"], LIES["losses x1000"], LIES["garbage"], Lie(update=1e3, loss=1e3)],
     ids=["norms", "losses", "garbage", "norms and losses"],
 )
-def test_repeated_liars_are_soon_drawn_less_than_honest_clients(lie):
+def test_repeated_liars_are_soon_drawn_less_than_honest_clients(lie: Lie) -> None:
     federation = Federation("uniform", lie)
     federation.play(100)
     assert gain(federation) < 0.8
     assert federation.quarantined() == set(LIARS)
 
 
-def test_every_lie_is_in_the_record():
+def test_every_lie_is_in_the_record() -> None:
     federation = Federation("uniform", LIES["norms x1000"])
     federation.play()
     for record in federation.records[:3]:  # too few values to reject any
@@ -256,7 +258,7 @@ def test_every_lie_is_in_the_record():
     assert np.isin(chosen, LIARS).any()
 
 
-def test_liars_hardly_move_the_model():
+def test_liars_hardly_move_the_model() -> None:
     """A tenth of the clients send updates times a thousand; without a guard the model ends far off."""
     ends = [
         np.linalg.norm(federation.model_after(60))
@@ -270,7 +272,7 @@ def test_liars_hardly_move_the_model():
     assert ends[2] > 20 * ends[0]
 
 
-def test_declared_sizes_are_needed_where_honest_sizes_are_skewed():
+def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
     """Among sizes of 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one."""
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
@@ -301,7 +303,9 @@ def liar_run(selector: str, partition: str, attack: str, seed: int, *, guarded: 
         ("pow-d", "dirichlet:0.5", "all, size x 3", 8.0),
     ],
 )
-def test_three_liars_of_twenty_cost_a_few_points(selector, partition, attack, cost):
+def test_three_liars_of_twenty_cost_a_few_points(
+    selector: str, partition: str, attack: str, cost: float
+) -> None:
     """They double and flip their updates, claim false sizes and triple their losses; means of two seeds."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
 
@@ -315,7 +319,7 @@ def test_three_liars_of_twenty_cost_a_few_points(selector, partition, attack, co
     assert sum(each.quarantined_honest for each in honest) <= 1
 
 
-def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch):
+def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """In FLICS, a quarantined liar's group does not make up for the rounds of its quarantine."""
     pytest.importorskip("sklearn")
     monkeypatch.setitem(liars.SELECTORS, "flics", {"groups": np.arange(20)})
@@ -333,7 +337,7 @@ def test_liars_that_each_name_a_group_of_their_own_cost_a_few_points(monkeypatch
 @pytest.mark.parametrize(
     ("name", "spread"), [("uniform", 1), ("uniform", 3), ("avare", 1), ("avare", 3), ("forecast", 3)]
 )
-def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name, spread):
+def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name: str, spread: float) -> None:
     m, rounds = 100, 80
     rng = np.random.default_rng(3)
     x, y = unlike_clients(rng, spread, m)
@@ -369,7 +373,7 @@ def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name, spread):
 
 
 @pytest.mark.parametrize("partition", ["dirichlet:0.02", "shards:1"])
-def test_of_honest_minorities_the_default_rejects_nothing(partition):
+def test_of_honest_minorities_the_default_rejects_nothing(partition: str) -> None:
     """With seed 4 and Dirichlet(0.02), the strict guard rejected 5 of 12 updates of one honest client."""
     pytest.importorskip("sklearn")  # has the digits; not installed beside the newest Flower
     task = tasks.create("digits", partition=partition)
@@ -400,7 +404,7 @@ def test_of_honest_minorities_the_default_rejects_nothing(partition):
         np.testing.assert_array_equal(array, unguarded.arrays[name])
 
 
-def test_of_two_groups_with_opposite_optima_the_default_rejects_nothing():
+def test_of_two_groups_with_opposite_optima_the_default_rejects_nothing() -> None:
     """A tenth of the clients pull the model the other way. The strict guard takes them for liars."""
     rejected = {}
     for level in ("sane", "strict"):

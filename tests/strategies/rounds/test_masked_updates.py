@@ -67,7 +67,7 @@ class MaskedGrid(ToyGrid):
 
 @pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "md", "rpow-d"])
 @pytest.mark.parametrize("server_strategy", [None, FedAdam(fraction_evaluate=0.0)])
-def test_masks_change_nothing_but_rounding(selector, server_strategy):
+def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) -> None:
     steps = {1: 1.0, 2: -0.5, 3: 0.2, 4: 3.0, 5: 0.7}
     options = {
         "selector": selector,
@@ -90,7 +90,7 @@ def test_masks_change_nothing_but_rounding(selector, server_strategy):
     np.testing.assert_allclose(masked, plain, rtol=0, atol=2e-3)  # masks of 100 in float32, twelve times
 
 
-def test_a_round_with_a_missing_reply_is_skipped():
+def test_a_round_with_a_missing_reply_is_skipped() -> None:
     masks = Masks()
     grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
     w, records, _ = run(grid, rounds=2, masked_updates=True, faults=Faults(silence=False))
@@ -112,12 +112,12 @@ def test_a_round_with_a_missing_reply_is_skipped():
         ({"server_strategy": FedMedian()}, r"FedMedian\(\) with masked_updates = True: must step"),
     ],
 )
-def test_what_needs_single_updates_is_refused(options, message):
+def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
 
 
-def test_norms_are_clipped_and_updates_are_not():
+def test_norms_are_clipped_and_updates_are_not() -> None:
     """A clipped update would no longer fit its mask."""
     steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
     masks = Masks()
@@ -129,7 +129,7 @@ def test_norms_are_clipped_and_updates_are_not():
     assert 3 in records[0].clipped
 
 
-def test_the_record_has_the_weights_that_clients_were_sent():
+def test_the_record_has_the_weights_that_clients_were_sent() -> None:
     """FLICS would use sizes that came with the replies, but clients have multiplied their updates already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
     rounds = RoundLogic(selector, Faults(guard=False), updates="masked")

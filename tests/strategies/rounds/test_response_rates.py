@@ -7,7 +7,7 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import create
 
 
-def test_rates_are_drawn_towards_the_rate_of_all_clients():
+def test_rates_are_drawn_towards_the_rate_of_all_clients() -> None:
     """By hand: 3 of 4 and 0 of 2 replied, 3 of 6 in total; (3 + 1)/(6 + 1) is the rate of all clients."""
     rates = ResponseRates(3, strength=2.0, memory=1e9)
     for responded in ([True, False], [True, False]):
@@ -19,11 +19,11 @@ def test_rates_are_drawn_towards_the_rate_of_all_clients():
     assert rates.rates([0, 1, 2]) == pytest.approx(expected, rel=1e-6)
 
 
-def test_nothing_is_corrected_before_anything_is_known():
+def test_nothing_is_corrected_before_anything_is_known() -> None:
     assert ResponseRates(3).correct([0.5, 0.0, 1.0], [2, 0, 1], [True, False, True]).tolist() == [0.5, 0, 1]
 
 
-def test_equal_rates_change_nothing():
+def test_equal_rates_change_nothing() -> None:
     rates = ResponseRates(4)
     for number in range(8):
         rates.observe(range(4), [number % 2 == 0] * 4)
@@ -32,7 +32,7 @@ def test_equal_rates_change_nothing():
     assert rates.correct(weights, range(4), responded) == pytest.approx(weights)
 
 
-def test_the_sum_of_equal_weights_stays():
+def test_the_sum_of_equal_weights_stays() -> None:
     rates = ResponseRates(3)
     for _ in range(20):
         rates.observe([0, 1, 2], [True, True, False])
@@ -42,13 +42,13 @@ def test_the_sum_of_equal_weights_stays():
     assert corrected[1] == 0
 
 
-def test_without_any_reply_weights_stay():
+def test_without_any_reply_weights_stay() -> None:
     rates = ResponseRates(2)
     assert rates.correct([0.0, 0.0], [0, 1], [False, False]).tolist() == [0, 0]
     assert rates.correct([], np.array([], int), []).size == 0
 
 
-def test_a_client_that_hardly_ever_replies_does_not_dominate():
+def test_a_client_that_hardly_ever_replies_does_not_dominate() -> None:
     rates = ResponseRates(2, limit=4.0)
     for _ in range(1000):
         rates.observe([0, 1], [True, False])
@@ -56,7 +56,7 @@ def test_a_client_that_hardly_ever_replies_does_not_dominate():
     assert rates.rates([1])[0] == pytest.approx(everyone / 4, rel=0.05)
 
 
-def test_old_replies_fade():
+def test_old_replies_fade() -> None:
     rates = ResponseRates(2, memory=10)
     for _ in range(100):
         rates.observe([0, 1], [True, True])
@@ -94,7 +94,7 @@ def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray
     return np.array(corrected) - target, np.array(plain) - target
 
 
-def test_known_rates_leave_no_bias_unless_normalised():
+def test_known_rates_leave_no_bias_unless_normalised() -> None:
     """Mean of 3,000 rounds within 4 standard errors of the target, plus the error of rates from 3,000 rounds.
 
     The estimate of a rate of .3 from about 3,000 questions is off by .008, and 1/ρ by 3 %, each client's on
@@ -107,7 +107,7 @@ def test_known_rates_leave_no_bias_unless_normalised():
     assert plain.mean(axis=0)[1] > 0.4  # .95/(.95 + .3) of the replies come from the first half
 
 
-def test_normalised_the_common_part_is_exact_and_the_rest_nearly():
+def test_normalised_the_common_part_is_exact_and_the_rest_nearly() -> None:
     """The bias of a ratio, with S' = 6 replies of unlike clients, is a quarter of the corrected bias, .52."""
     rates = ResponseRates(40, memory=1e6)
     errors, plain = simulate(rates, 3000, known=True)
@@ -117,12 +117,12 @@ def test_normalised_the_common_part_is_exact_and_the_rest_nearly():
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_rates_are_learned_on_the_way(normalised):
+def test_rates_are_learned_on_the_way(normalised: bool) -> None:
     errors, plain = simulate(ResponseRates(40, normalised=normalised), 3000, known=False)
     assert abs(errors[1000:].mean(axis=0)[1]) < (0.35 if normalised else 0.15) * plain[1000:].mean(axis=0)[1]
 
 
-def test_rates_go_on_bit_for_bit_from_their_state():
+def test_rates_go_on_bit_for_bit_from_their_state() -> None:
     rng = np.random.default_rng(1)
     one, other = ResponseRates(5), ResponseRates(3)
     one.add_clients(2)
@@ -148,7 +148,7 @@ GOOD: dict[str, Any] = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [
         ({"extra": [1.0]}, "keys"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused(change, message):
+def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
     rates = ResponseRates(2)
     rates.load_state_dict(GOOD)
     before = rates.state_dict()

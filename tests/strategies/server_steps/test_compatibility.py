@@ -48,7 +48,7 @@ NAMES = list(examples())
 
 
 @pytest.fixture(autouse=True)
-def without_flowers_garbage_collections(monkeypatch):
+def without_flowers_garbage_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     """QFedAvg and Bulyan collect all garbage of the process for each array; tests hold much."""
     monkeypatch.setattr(gc, "collect", lambda *generation: 0)
 
@@ -68,9 +68,9 @@ def make(name: str) -> Strategy:
     """A strategy whose step has a closed form: no noise, and clips that nobody reaches."""
     kind = getattr(shipped, name)
     if not name.startswith("DifferentialPrivacy"):
-        return kind(**ARGUMENTS.get(name, {}))
+        return kind(**ARGUMENTS.get(name, {}))  # type: ignore[no-any-return]
     norm = {"initial_clipping_norm" if "Adaptive" in name else "clipping_norm": 1e6}
-    return kind(FedAvg(), **PRIVATE, **norm)
+    return kind(FedAvg(), **PRIVATE, **norm)  # type: ignore[no-any-return]
 
 
 def first_model() -> Model:
@@ -97,7 +97,9 @@ def node(message: Message) -> Message:
 class Federation:
     """Rounds of a step with a selector, in process and with real messages, as the strategy plays them."""
 
-    def __init__(self, step, selector, arrays=None, answer=node):
+    def __init__(
+        self, step: ServerStep, selector: Any, arrays: Model | None = None, answer: Any = node
+    ) -> None:
         self.step, self.selector = step, selector
         self.arrays = first_model() if arrays is None else arrays
         self.grid = ToyGrid({FIRST_NODE + m: answer for m in range(selector.num_clients)})
@@ -238,7 +240,7 @@ def label(cell: Cell) -> str:
 
 
 @pytest.mark.parametrize("cell", matrix(), ids=label)
-def test_every_combination_steps_by_its_formula_or_is_refused(cell):
+def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> None:
     strategy = make(cell.server_strategy)
     if cell.reason:
         with pytest.raises((TypeError, ValueError), match=re.escape(cell.reason)):
@@ -261,12 +263,12 @@ def test_every_combination_steps_by_its_formula_or_is_refused(cell):
     assert stepped >= 2  # flics-private may invite nobody
 
 
-def test_the_guide_holds_the_table_as_it_is():
+def test_the_guide_holds_the_table_as_it_is() -> None:
     guide = Path(__file__).parents[3] / "docs" / "server-strategies.md"
     assert table() in guide.read_text(encoding="utf-8")
 
 
-def test_the_table_names_every_strategy_and_selector_and_every_reason():
+def test_the_table_names_every_strategy_and_selector_and_every_reason() -> None:
     cells, text = matrix(), table()
     assert {cell.server_strategy for cell in cells} == set(NAMES)
     for cell in cells:
@@ -278,7 +280,7 @@ def test_the_table_names_every_strategy_and_selector_and_every_reason():
     assert len([cell for cell in cells if not cell.reason]) > 200
 
 
-def test_the_examples_are_all_that_flower_ships():
+def test_the_examples_are_all_that_flower_ships() -> None:
     kinds = {name for name in shipped.__all__ if name not in ("Result", "Strategy")}
     assert kinds == set(NAMES)
 
@@ -304,7 +306,7 @@ def one_step(step: ServerStep, given: list[Any], arrays: Model | None = None, nu
     return step.step(number, arrays, aggregate, given, messages)
 
 
-def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md():
+def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md() -> None:
     given = [contribution(1.0, 1 / 4), contribution(2.0, 2 / 4, count=2), contribution(-3.0, 1 / 4)]
     robust = one_step(ServerStep(FedTrimmedAvg(beta=0.0), "md"), given)
     mean = one_step(ServerStep(FedAvg(), "md"), given)
@@ -315,17 +317,17 @@ def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md():
 
 
 @pytest.mark.parametrize("name", ["FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"])
-def test_a_robust_strategy_limits_a_malicious_client(name):
+def test_a_robust_strategy_limits_a_malicious_client(name: str) -> None:
     strategy = make(name)
     if name in ("Krum", "MultiKrum", "Bulyan"):
-        strategy.num_malicious_nodes = 1
+        strategy.num_malicious_nodes = 1  # type: ignore[attr-defined]
     honest = [contribution(0.1 * i, 1 / 7) for i in range(6)]
     stepped = one_step(ServerStep(strategy, "uniform"), [*honest, contribution(1e6, 1 / 7)])
     assert stepped.arrays is not None
     assert np.abs(stepped.arrays["w"] - first_model()["w"]).max() < 0.6
 
 
-def test_a_client_drawn_twice_does_not_support_itself_in_krum():
+def test_a_client_drawn_twice_does_not_support_itself_in_krum() -> None:
     """Its copies would be at distance 0, and this liar, drawn five times, would win."""
     given = [contribution(5.0, 5 / 9, count=5), *(contribution(float(i), 1 / 9) for i in range(4))]
     stepped = one_step(ServerStep(Krum(num_malicious_nodes=1), "md"), given)
@@ -333,14 +335,14 @@ def test_a_client_drawn_twice_does_not_support_itself_in_krum():
     assert np.abs(stepped.arrays["w"] - first_model()["w"]).max() < 4
 
 
-def test_a_round_with_too_few_replies_for_the_strategy_is_skipped():
+def test_a_round_with_too_few_replies_for_the_strategy_is_skipped() -> None:
     step = ServerStep(Krum(num_malicious_nodes=1), "uniform", clients_per_round=5)
     stepped = one_step(step, [contribution(1.0, 1 / 4)] * 4)
     assert stepped == Step(None, "4 replies that Krum can use: needs 5")
 
 
 @pytest.mark.parametrize(("strategy", "polls_for"), [(Krum(2), 7), (MultiKrum(1), 5), (Bulyan(1), 7)])
-def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy, polls_for):
+def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy: Any, polls_for: int) -> None:
     strategy = type(strategy)(
         num_malicious_nodes=(polls_for - 3) // (4 if isinstance(strategy, Bulyan) else 2)
     )
@@ -351,7 +353,7 @@ def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy, 
         ServerStep(strategy, "uniform", clients_per_round=polls_for - 1)
 
 
-def test_qfedavg_leaves_out_clients_without_a_loss():
+def test_qfedavg_leaves_out_clients_without_a_loss() -> None:
     step = ServerStep(QFedAvg(client_learning_rate=0.1, q=1.0), "uniform")
     with_loss = [contribution(1.0, 0.5, loss=2.0), contribution(2.0, 0.5, loss=1.0)]
     silent = [contribution(100.0, 0.5, loss=np.nan), contribution(100.0, 0.5, loss=-1.0)]
@@ -362,7 +364,7 @@ def test_qfedavg_leaves_out_clients_without_a_loss():
     assert one_step(step, silent) == Step(None, "0 replies that QFedAvg can use: needs 1")
 
 
-def test_counters_are_rounded_and_keep_their_type():
+def test_counters_are_rounded_and_keep_their_type() -> None:
     arrays = {"w": np.zeros(2, np.float32), "seen": np.array([5, 7])}
     sent = {"w": np.ones(2, np.float32), "seen": np.array([6, 9])}
     for strategy in (FedAvg(), FedMedian(), make("DifferentialPrivacyServerSideFixedClipping")):
@@ -372,7 +374,7 @@ def test_counters_are_rounded_and_keep_their_type():
         assert stepped.arrays["seen"].tolist() == [6, 9]
 
 
-def test_the_callers_strategy_stays_as_it_is():
+def test_the_callers_strategy_stays_as_it_is() -> None:
     for name in NAMES[:-2]:
         strategy = make(name)
         before = dict(vars(strategy))
@@ -383,7 +385,7 @@ def test_the_callers_strategy_stays_as_it_is():
         assert vars(inner) == inner_before
 
 
-def test_the_proximal_term_and_the_clipping_norm_reach_the_clients():
+def test_the_proximal_term_and_the_clipping_norm_reach_the_clients() -> None:
     grid = ToyGrid({FIRST_NODE: node})
     for strategy, key, value in (
         (make("FedProx"), "proximal-mu", 0.25),
@@ -394,14 +396,14 @@ def test_the_proximal_term_and_the_clipping_norm_reach_the_clients():
         assert message.content.config_records["config"][key] == value
 
 
-def test_one_node_is_enough_and_none_is_no_message():
+def test_one_node_is_enough_and_none_is_no_message() -> None:
     for name in NAMES[:-2]:
         step = ServerStep(make(name), "uniform")
         assert len(step.configure(1, record(first_model()), ConfigRecord(), ToyGrid({7: node}))) == 1
         assert step.configure(2, record(first_model()), ConfigRecord(), ToyGrid({})) == []
 
 
-def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step():
+def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step() -> None:
     def accuracy(contents: list[RecordDict], key: str) -> MetricRecord:
         return MetricRecord({"accuracy": contents[0].metric_records["metrics"]["accuracy"]})
 
@@ -443,7 +445,7 @@ class Overrides(Logging):
         self.rounds = int(state["rounds"])
 
 
-def test_a_subclass_is_shown_what_its_parent_is():
+def test_a_subclass_is_shown_what_its_parent_is() -> None:
     given = [contribution(1.0, 0.5), contribution(2.0, 0.7)]
     ours, parents = (one_step(ServerStep(kind(), "osmd"), given) for kind in (Renamed, FedAdam))
     assert ours.arrays is not None
@@ -451,7 +453,7 @@ def test_a_subclass_is_shown_what_its_parent_is():
     assert np.array_equal(ours.arrays["w"], parents.arrays["w"])
 
 
-def test_a_subclass_with_its_own_step_must_declare_steps_from_average():
+def test_a_subclass_with_its_own_step_must_declare_steps_from_average() -> None:
     with pytest.raises(
         TypeError, match=r"Logging\(\): its class overrides aggregate_train.*steps_from_average"
     ):
@@ -483,7 +485,7 @@ class OwnMomentum(Overrides):
         self.sum = np.array(state["sum"])
 
 
-def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite():
+def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite() -> None:
     """An infinite momentum would have skipped every further round."""
     step = ServerStep(OwnMomentum(), "uniform")
     huge = {"w": np.full(3, 3e38, np.float32), "b": np.array(0, np.float32)}
@@ -494,7 +496,7 @@ def test_a_strategy_with_a_state_of_its_own_forgets_a_step_that_is_not_finite():
     assert (step.strategy.sum == np.float32(3e38)).all()
 
 
-def test_a_strategy_that_does_not_write_to_every_node_is_refused():
+def test_a_strategy_that_does_not_write_to_every_node_is_refused() -> None:
     class Half(FedAvg):
         def configure_train(self, *args: Any) -> Any:
             return list(super().configure_train(*args))[:1]
@@ -504,13 +506,13 @@ def test_a_strategy_that_does_not_write_to_every_node_is_refused():
 
 
 @pytest.mark.parametrize("given", [object(), FedAdam, 3])
-def test_an_unknown_kind_of_strategy_is_refused(given):
+def test_an_unknown_kind_of_strategy_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match=r"server_strategy = \w+: must be an object of one of FedAvg"):
         view_of(given)
 
 
 @pytest.mark.parametrize("inner", [FedAdam(), FedAvgM(server_momentum=0.9), FedMedian()])
-def test_noise_is_only_right_around_a_plain_mean(inner):
+def test_noise_is_only_right_around_a_plain_mean(inner: Any) -> None:
     with pytest.raises(TypeError, match=r"around \w+\(\): must be around FedAvg\(\) or FedProx\(\)"):
         ServerStep(DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, 5), "uniform")
 
@@ -519,7 +521,7 @@ def test_noise_is_only_right_around_a_plain_mean(inner):
 
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates_go_with_steps_from_the_average_only(variates):
+def test_variates_go_with_steps_from_the_average_only(variates: str) -> None:
     for cell in matrix(variates):
         averages = (
             view_of(make(cell.server_strategy)).name == "AGGREGATE" if "Xgb" not in label(cell) else False
@@ -554,7 +556,7 @@ UNEQUAL = [(3 / 5, 3), (1 / 5, 1), (1 / 5, 1)]
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("liar", [0, 1])
-def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper, liar):
+def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper: str, liar: int) -> None:
     bound = 2.0
     shares = {True: 1 / len(UNEQUAL), False: UNEQUAL[liar][0]}
     share = shares[wrapper.startswith("server")]
@@ -574,7 +576,7 @@ def test_no_client_moves_the_sum_by_more_than_the_noise_is_made_for(wrapper, lia
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("long", [True, False])
-def test_the_noise_is_z_times_c_times_the_largest_share(wrapper, long):
+def test_the_noise_is_z_times_c_times_the_largest_share(wrapper: str, long: bool) -> None:
     """Adaptive clipping changes C in the round; the noise is for the C that held in it."""
     noise, bound, n = 1.5, 2.0, 40_000
     arrays = {"w": np.zeros(n, np.float32)}
@@ -591,7 +593,7 @@ def test_the_noise_is_z_times_c_times_the_largest_share(wrapper, long):
     assert spread > 0.98 * z * bound * share
 
 
-def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used():
+def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used() -> None:
     """All far below C: in Flower 1.39 the noise is already that of the smaller, next C."""
     arrays = {"w": np.zeros(40_000, np.float32)}
     step = ServerStep(
@@ -609,7 +611,7 @@ def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used():
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_a_client_that_learned_nothing_does_not_break_the_round(wrapper):
+def test_a_client_that_learned_nothing_does_not_break_the_round(wrapper: str) -> None:
     for arrays in (first_model(), {"w": np.zeros(3, np.float32)}):
         step = ServerStep(WRAPPERS[wrapper](0.0, 2.0), "uniform")
         given = [contribution(0.0, 0.5, of=arrays), contribution(0.1, 0.5, of=arrays)]
@@ -645,11 +647,11 @@ class Ledger:
 
 
 def accounted(ledger: Ledger) -> ServerStep:
-    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 99, accountant=ledger)
+    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 99, accountant=ledger)  # type: ignore[arg-type]
     return ServerStep(strategy, "uniform")
 
 
-def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_resume():
+def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_resume() -> None:
     ledger = Ledger()
     played = Federation(accounted(ledger), selector_for("uniform"))
     played.round(1)
@@ -668,7 +670,7 @@ def test_an_accountant_counts_rounds_with_failures_too_and_remembers_after_a_res
 # --- memory ----------------------------------------------------------------------------------------------
 
 TIGHT: dict[str, Callable[[], Strategy]] = {
-    **{name: lambda name=name: make(name) for name in NAMES[:-2]},
+    **{name: lambda name=name: make(name) for name in NAMES[:-2]},  # type: ignore[misc]
     "DifferentialPrivacyServerSideAdaptiveClipping": lambda: WRAPPERS["server adaptive"](0.0, 0.5),
     "DifferentialPrivacyClientSideAdaptiveClipping": lambda: WRAPPERS["client adaptive"](0.0, 0.5),
 }
@@ -683,7 +685,7 @@ REMEMBER = {
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])
-def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name):
+def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name: str) -> None:
     whole = Federation(ServerStep(TIGHT[name](), "uniform"), selector_for("uniform"))
     for number in range(1, 7):
         whole.round(number)
@@ -709,7 +711,7 @@ def test_three_rounds_a_resume_and_three_more_are_six_rounds_bit_for_bit(name):
         assert not np.array_equal(forgotten["w"], whole.arrays["w"])
 
 
-def test_a_state_before_the_first_round_is_a_start():
+def test_a_state_before_the_first_round_is_a_start() -> None:
     for name in NAMES[:-2]:
         step = ServerStep(make(name), "uniform")
         step.load_state_dict(ServerStep(make(name), "uniform").state_dict())
@@ -720,7 +722,7 @@ def test_a_state_before_the_first_round_is_a_start():
         assert np.array_equal(stepped.arrays["w"], fresh.arrays["w"])
 
 
-def test_another_strategys_state_is_refused():
+def test_another_strategys_state_is_refused() -> None:
     state = ServerStep(FedAdam(), "uniform").state_dict()
     with pytest.raises(ValueError, match=r"state\['server_strategy'\] = 'FedAdam': must be 'FedYogi'"):
         ServerStep(FedYogi(), "uniform").load_state_dict(state)
@@ -729,7 +731,7 @@ def test_another_strategys_state_is_refused():
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])
-def test_every_step_starts_from_the_given_model(name):
+def test_every_step_starts_from_the_given_model(name: str) -> None:
     """Not from the one that a strategy itself returned, which may have been rounded, or refused."""
     far = {key: array + 100 for key, array in first_model().items()}
     step = ServerStep(TIGHT[name](), "uniform")
@@ -740,7 +742,7 @@ def test_every_step_starts_from_the_given_model(name):
 
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam"])
-def test_a_step_that_is_not_finite_is_not_taken_and_not_remembered(name):
+def test_a_step_that_is_not_finite_is_not_taken_and_not_remembered(name: str) -> None:
     step = ServerStep(make(name), "uniform")
     one_step(step, [contribution(1.0, 1.0)])
     before = step.state_dict()
