@@ -26,7 +26,7 @@ LARGEST_NORM = 1e150
 class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
-    replacement: bool = setting(True, doc="own draws are with replacement (False: one after another, without)")
+    replacement: bool = setting(True, doc="draw with replacement if design is own (False: without)")
     design: str = setting(
         "own",
         choices=("own", *designs.DESIGNS),

@@ -13,6 +13,7 @@ from simulation.availability import create as availability_of
 from simulation.kernels import MLP, Loop, Plan, Softmax
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
+from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.control_variates import create_variates

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from simulation.grid import InProcessGrid
-from strategies import ReportingClientApp, SelectionStrategy
+from strategies import ReportingClientApp, RoundRecord, SelectionStrategy
 from strategies.clients.reports import REPORT_NORM
 from strategies.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
 from strategies.options import Faults, Polling

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
+from strategies import RoundRecord
 from strategies.options import Deadlines, Faults
 
 from ..support.federations import play as play_on

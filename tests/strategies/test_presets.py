@@ -2,6 +2,7 @@
 
 import doctest
 from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
+from strategies import SelectionStrategy
 from strategies.checkpoint import Checkpoint
 from strategies.clients.printable import printable
 from strategies.options import Checkpoints

@@ -13,6 +13,7 @@ from flwr.app import Message
 
 from simulation.grid import InProcessGrid
 from simulation.response_times import ResponseTimes
+from strategies import RoundRecord
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults
 

@@ -1,6 +1,6 @@
 """What reporters are told, in which order, and that no reporter stops or delays a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,7 +16,6 @@ from strategies.reporters.scalars import MOST, scalars
 
 from ...support.federations import model
 from ...support.processes import wait_for
-from ...support.toy_grid import ToyGrid
 from ..test_resume import NUM_CLIENTS, grid
 from ..test_resume import run as resumable
 

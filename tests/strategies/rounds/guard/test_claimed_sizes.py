@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
+from strategies import RoundRecord, SelectionStrategy
+from strategies.numerics.arrays import Floats
 from strategies.options import Buffered, Checkpoints, Faults, GuardSettings, Overrides
 from strategies.rounds.guard.claimed_sizes import (
     FAR,
