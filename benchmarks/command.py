@@ -33,8 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the ta
 NoStock = Annotated[
     bool,
     typer.Option(
-        "--no-stock",
-        help="Leave out stock Flower, to which every user of this machine can submit runs.",
+        "--no-stock", help="Leave out stock Flower, to which every user of this machine can submit runs."
     ),
 ]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]

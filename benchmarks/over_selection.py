@@ -98,11 +98,7 @@ def play(
         responded, time = federation.answer(selection)
         who = selection.clients
         weights = selector.finalize(selection, responded)
-        ways = (
-            weights,
-            rates.correct(weights, who, responded),
-            plain.correct(weights, who, responded),
-        )
+        ways = (weights, rates.correct(weights, who, responded), plain.correct(weights, who, responded))
         rates.observe(who, responded)
         plain.observe(who, responded)
         noise = federation.rng.standard_normal((who.size, D)) / math.sqrt(D)

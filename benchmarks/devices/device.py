@@ -252,11 +252,7 @@ class Device:
                 raise RuntimeError(f"{self.name}: an object of a reply was not stored")
 
     async def _ask(
-        self,
-        method: Any,
-        request: Any,
-        timeout: float | None = None,
-        extra: tuple[tuple[str, str], ...] = (),
+        self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
         """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer.
 

@@ -57,12 +57,7 @@ def _faces(num_classes: int) -> list[nn.Module]:
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):
-        modules += [
-            nn.Conv2d(channels, 32, 3, padding=1),
-            nn.GroupNorm(8, 32),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        ]
+        modules += [nn.Conv2d(channels, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.MaxPool2d(2), nn.ReLU()]
     return [*modules, nn.Flatten(), nn.Linear(32 * 5 * 5, num_classes)]
 
 

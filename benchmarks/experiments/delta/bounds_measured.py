@@ -145,16 +145,8 @@ def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
 
 
 EXPERIMENTS = (
+    Experiment(name="delta-bounds", run=run_bounds),
     Experiment(
-        name="delta-bounds",
-        run=run_bounds,
-    ),
-    Experiment(
-        name="delta-theorems",
-        run=run_theorems,
-        digits=2,
-        x="round",
-        y="squared gradient of f",
-        log_y=True,
+        name="delta-theorems", run=run_theorems, digits=2, x="round", y="squared gradient of f", log_y=True
     ),
 )

@@ -28,10 +28,7 @@ from benchmarks.experiments.delta.training import (
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import MLP, Softmax
 
-FIGURE_7 = {
-    "Cluster-IS": Method("cluster-is"),
-    "Cluster-IS, large": Method(LargeClustersSelector.name),
-}
+FIGURE_7 = {"Cluster-IS": Method("cluster-is"), "Cluster-IS, large": Method(LargeClustersSelector.name)}
 
 FIGURE_2 = Federation(
     kernel=Softmax(),
@@ -79,10 +76,7 @@ FIGURE_15 = {f"n = {n}": replace(TABLES, clients_per_round=n) for n in (5, 20)}
 _experiment = partial(Experiment, digits=2, y="test accuracy, %", data="mnist.npz")
 
 EXPERIMENTS = (
-    _experiment(
-        "delta-mnist",
-        partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE),
-    ),
+    _experiment("delta-mnist", partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE)),
     _experiment(
         "delta-mnist-full",
         partial(

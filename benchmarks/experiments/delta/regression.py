@@ -243,11 +243,7 @@ _experiment = partial(Experiment, digits=2, log_y=True)
 _regression = partial(_experiment, y="mean squared error")
 
 EXPERIMENTS = (
-    _regression(
-        "delta-regression",
-        run_regression,
-        seeds=10,
-    ),
+    _regression("delta-regression", run_regression, seeds=10),
     _regression("delta-regression-far", partial(run_regression, noises=(1, 5, 20), start=FAR)),
     _regression("delta-regression-8-2", partial(run_regression, start=FAR, optimum=OTHER)),
     _regression("delta-regression-200", partial(run_regression, start=FAR, num_clients=200, num_samples=100)),

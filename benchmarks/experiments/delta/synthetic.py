@@ -210,18 +210,7 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="delta-toy",
-        run=run_toy,
-        seeds=3,
-    ),
-    Experiment(
-        name="delta-variance",
-        run=run_variance,
-    ),
-    Experiment(
-        name="delta-floor",
-        run=run_floor,
-        digits=1,
-    ),
+    Experiment(name="delta-toy", run=run_toy, seeds=3),
+    Experiment(name="delta-variance", run=run_variance),
+    Experiment(name="delta-floor", run=run_floor, digits=1),
 )

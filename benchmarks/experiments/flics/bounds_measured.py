@@ -15,13 +15,7 @@ import numpy as np
 
 from benchmarks.experiments.flics import bounds
 from benchmarks.experiments.flics.availability import PROCESSES
-from benchmarks.experiments.flics.variance_above_optimum import (
-    MEANS,
-    NUM_GROUPS,
-    SHARES,
-    K,
-    toss,
-)
+from benchmarks.experiments.flics.variance_above_optimum import MEANS, NUM_GROUPS, SHARES, K, toss
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 
@@ -123,11 +117,5 @@ def run_bound(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="flics-bound",
-        run=run_bound,
-        x="round",
-        y="squared gradient of f",
-        log_y=True,
-    ),
+    Experiment(name="flics-bound", run=run_bound, x="round", y="squared gradient of f", log_y=True),
 )

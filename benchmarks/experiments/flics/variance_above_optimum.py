@@ -136,8 +136,5 @@ EXPERIMENTS = (
         y="excess over the offline optimum, %",
         log_y=True,
     ),
-    Experiment(
-        name="flics-sigma",
-        run=run_sigma,
-    ),
+    Experiment(name="flics-sigma", run=run_sigma),
 )

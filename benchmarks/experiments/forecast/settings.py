@@ -102,10 +102,4 @@ def run_settings(seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="forecast-settings",
-        run=run_settings,
-        seeds=10,
-    ),
-)
+EXPERIMENTS = (Experiment(name="forecast-settings", run=run_settings, seeds=10),)

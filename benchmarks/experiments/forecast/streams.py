@@ -211,10 +211,4 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="forecast-streams",
-        run=run_streams,
-        seeds=3,
-    ),
-)
+EXPERIMENTS = (Experiment(name="forecast-streams", run=run_streams, seeds=3),)

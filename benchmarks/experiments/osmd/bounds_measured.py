@@ -350,22 +350,7 @@ def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tu
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="osmd-bounds",
-        run=run_bounds,
-        seeds=20,
-        digits=2,
-    ),
-    Experiment(
-        name="osmd-gradient",
-        run=run_gradient,
-        seeds=20,
-        digits=2,
-    ),
-    Experiment(
-        name="osmd-fedavg",
-        run=run_fedavg,
-        seeds=20,
-        digits=2,
-    ),
+    Experiment(name="osmd-bounds", run=run_bounds, seeds=20, digits=2),
+    Experiment(name="osmd-gradient", run=run_gradient, seeds=20, digits=2),
+    Experiment(name="osmd-fedavg", run=run_fedavg, seeds=20, digits=2),
 )

@@ -138,11 +138,4 @@ def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome(cells, {"h - min h": lines})
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="osmd-personalised",
-        run=run,
-        seeds=20,
-        log_y=True,
-    ),
-)
+EXPERIMENTS = (Experiment(name="osmd-personalised", run=run, seeds=20, log_y=True),)

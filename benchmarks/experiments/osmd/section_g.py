@@ -37,15 +37,8 @@ ORACLE = "optimal (oracle)"
 Ways = Mapping[str, Mapping[str, Any]]
 """Ways to train: name in the columns of the table -> arguments of `section_g`."""
 
-SKEWED_WAYS: Ways = {
-    "batch 5": {},
-    "batch 1": {"batch_size": 1},
-    "batch 5, λ = 1/M": {"equal_weights": True},
-}
-BALANCED_WAYS: Ways = {
-    "batch 5": {"holdings": BALANCED},
-    "batch 1": {"holdings": BALANCED, "batch_size": 1},
-}
+SKEWED_WAYS: Ways = {"batch 5": {}, "batch 1": {"batch_size": 1}, "batch 5, λ = 1/M": {"equal_weights": True}}
+BALANCED_WAYS: Ways = {"batch 5": {"holdings": BALANCED}, "batch 1": {"holdings": BALANCED, "batch_size": 1}}
 
 
 def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:

@@ -31,10 +31,7 @@ from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector
 
-TRIALS = (
-    Trial(RANDOM, "md"),
-    *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in (6, 15, 30)),
-)
+TRIALS = (Trial(RANDOM, "md"), *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in (6, 15, 30)))
 BY_DATA = Trial("d=6, q∝p", "pow-d", {"num_candidates": 6, "averaging": "sizes"})
 """The trial for eq. 86. The selected clients have weights in proportion to their data."""
 
@@ -204,20 +201,8 @@ def run_toy(seed: int, quick: bool = False) -> Outcome:
 
 
 EXPERIMENTS = (
+    Experiment(name="poc-toy", run=run_toy, y="F(w) - F*", x="selection", log_y=True),
     Experiment(
-        name="poc-toy",
-        run=run_toy,
-        y="F(w) - F*",
-        x="selection",
-        log_y=True,
-    ),
-    Experiment(
-        name="poc-bounds",
-        run=run_bounds,
-        seeds=10,
-        digits=2,
-        x="iteration",
-        y="F(w) - F*",
-        log_y=True,
+        name="poc-bounds", run=run_bounds, seeds=10, digits=2, x="iteration", y="F(w) - F*", log_y=True
     ),
 )

@@ -123,12 +123,7 @@ _THREE = ((2.0, "α=2"), (3.0, "α=3"), (0.3, "α=.3"))
 3. The 3 may be a misprint for .3, the value of its other experiments, so all three are run."""
 
 
-def _experiment(
-    images: _Images,
-    name: str,
-    targets: tuple[float, ...] = (),
-    **settings: Any,
-) -> Experiment:
+def _experiment(images: _Images, name: str, targets: tuple[float, ...] = (), **settings: Any) -> Experiment:
     return Experiment(
         f"poc-{images.name}{name}",
         functools.partial(run, targets=targets or images.targets, **settings),
@@ -161,11 +156,7 @@ _shorter = functools.partial(_experiment, _MNIST, targets=(60.0, 80.0))
 EXPERIMENTS = (
     *_tables(_MNIST),
     _experiment(
-        _MNIST,
-        "-alpha.1",
-        targets=(60.0, 75.0),
-        cases=(Case(0.1, 250),),
-        trials=(_RAND, _POW, _RPOW, _AFL),
+        _MNIST, "-alpha.1", targets=(60.0, 75.0), cases=(Case(0.1, 250),), trials=(_RAND, _POW, _RPOW, _AFL)
     ),
     _shorter(
         "-d", cases=tuple(Case(alpha, 160, name=name) for alpha, name in _BOTH), trials=(_RAND, *_SEVERAL)
@@ -185,12 +176,7 @@ EXPERIMENTS = (
         ),
         trials=(_RAND, _POW, _RPOW),
     ),
-    _experiment(
-        _MNIST,
-        "-dropout",
-        cases=(Case(0.3, 160, dropout=DROPOUT),),
-        trials=(_RAND, _POW, *_OTHERS),
-    ),
+    _experiment(_MNIST, "-dropout", cases=(Case(0.3, 160, dropout=DROPOUT),), trials=(_RAND, _POW, *_OTHERS)),
     *_tables(_FASHION),
     _on_fashion("-d", (_RAND, *_SEVERAL, _AFL)),
     _on_fashion("-in-turns", (_RAND, _POW, _RPOW), _THREE, in_turns=True),

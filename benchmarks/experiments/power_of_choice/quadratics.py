@@ -117,10 +117,7 @@ QUADRATIC_TRIALS = {
     30: (*_trials(6, 15, 30), Trial("adapow", "adapow-d", {"halve_every": 5000})),
     100: (*_trials(20, 100), Trial("adapow", "adapow-d", {"halve_every": 5000})),
 }
-PROFILE_TRIALS = {
-    30: _trials(6, 15, 30),
-    100: (Trial("100 clients, d=15", "pow-d", {"num_candidates": 15}),),
-}
+PROFILE_TRIALS = {30: _trials(6, 15, 30), 100: (Trial("100 clients, d=15", "pow-d", {"num_candidates": 15}),)}
 
 
 def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
@@ -293,10 +290,6 @@ EXPERIMENTS = (
         for name, num_clients in (("poc-quadratic", 30), ("poc-quadratic-100", 100))
     ),
     Experiment(
-        "poc-profile",
-        run_profile,
-        seeds=20,
-        x="client, by number of selections",
-        y="% of all selections",
+        "poc-profile", run_profile, seeds=20, x="client, by number of selections", y="% of all selections"
     ),
 )

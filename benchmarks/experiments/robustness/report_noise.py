@@ -187,10 +187,4 @@ def run(seed: int, quick: bool = False) -> Outcome:
     return Outcome(cells)
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="report-noise",
-        run=run,
-        seeds=3,
-    ),
-)
+EXPERIMENTS = (Experiment(name="report-noise", run=run, seeds=3),)

@@ -105,11 +105,7 @@ def test_deltas_heterogeneities_on_cifar10_are_those_of_table_9() -> None:
         for each in groups.values():
             if each.backbone == delta.MOMENTUM:
                 found[each.partition] = each.threshold
-    assert found == {
-        "dirichlet-balanced:0.5": 65,
-        "dirichlet-balanced:0.1": 42,
-        "dirichlet-balanced:1": 71,
-    }
+    assert found == {"dirichlet-balanced:0.5": 65, "dirichlet-balanced:0.1": 42, "dirichlet-balanced:1": 71}
 
 
 @pytest.mark.slow
@@ -141,8 +137,7 @@ def test_power_of_choice_on_images(name: str, make: Make) -> None:
     keywords["setting"] = replace(keywords["setting"], num_clients=20, batch_size=4)
     keywords["trials"] = tuple(
         each._replace(
-            clients_per_round=2,
-            settings={key: min(4, value) for key, value in each.settings.items()},
+            clients_per_round=2, settings={key: min(4, value) for key, value in each.settings.items()}
         )
         for each in keywords["trials"]
     )
