@@ -75,7 +75,7 @@ def _train(
     kernel: Kernel,
     seed: int,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return (T,) accuracies in %, (T,) losses, and the errors of the aggregate in every 20th round.
+    """Return accuracies in % (T,), losses (T,), and the aggregate's errors in every 20th round.
 
     An error is divided by that of independent draws for the same model.
     """
@@ -123,10 +123,7 @@ def _updates(updates: object) -> np.ndarray[tuple[int, int], np.dtype[np.float32
 def _error(
     drawn: Callable[[np.random.Generator], Draw], products: Floats, shares: Floats, rng: np.random.Generator
 ) -> float:
-    """Return the root of the mean of ‖Σ W_m λ_m u_m − Σ λ_m u_m‖² over many draws.
-
-    `products` (M, M) holds the inner products of the updates u.
-    """
+    """Return the root of the mean of ‖Σ W_m λ_m u_m - Σ λ_m u_m‖² from the u's products (M, M)."""
     total = 0.0
     for _ in range(REDRAWS):
         draw, off = drawn(rng), -shares

@@ -220,10 +220,9 @@ def _error_and_bias(
     """Return the error and the bias of the aggregate after the last round, from many selections.
 
     `products` (M, M) holds the inner products of all clients' updates u, `losses` (M,) the losses that
-    candidates report. The error e of a selection is Σ c_m u_m - Σ λ_m u_m. The first result is the root of
-    E‖e‖², divided by that of `md`; the second is ‖E e‖ in % of the root of E‖e‖². As in
-    `benchmarks.time_to_accuracy.bias`, ‖E e‖² is the product of the mean errors in two halves of the
-    selections, so that the values of unbiased methods are around 0, of both signs.
+    candidates report. The error e of a selection is Σ c_m u_m - Σ λ_m u_m. The results are the root of E‖e‖²
+    divided by that of `md`, and ‖E e‖ in % of the root of E‖e‖². As in `benchmarks.time_to_accuracy.bias`, ‖E
+    e‖² is the product of the mean errors in two halves, so the values of unbiased methods are around 0.
     """
     shares: Floats = selector.client_sizes / selector.client_sizes.sum()
     off = np.tile(-shares, (REDRAWS, 1))

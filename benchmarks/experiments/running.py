@@ -128,22 +128,21 @@ def plan(
 
 def run_all(
     experiments: Sequence[Experiment],
-    out: Path,  # folder for the results of the seeds. The result of a seed is the file ``NAME-SEED.json``.
+    out: Path,
     *,
-    # Number of seeds of each experiment. The seeds are 0 to `seeds` - 1. For None see `num_seeds`.
     seeds: int | None = None,
-    jobs: int = 1,  # number of seeds that run in parallel, >= 1, each in a process with one thread
-    data: Path | None = None,  # folder with the data files that experiments need
-    # Whether to run the small form of each experiment, and to run also the seeds that have a result.
+    jobs: int = 1,
+    data: Path | None = None,
     quick: bool = False,
     fresh: bool = False,
-    console: Console | None = None,  # where to show the progress
-    problems: list[str] | None = None,  # a list for the traceback of each seed that fails
+    console: Console | None = None,
+    problems: list[str] | None = None,
 ) -> Iterator[Report]:
     """Run the seeds that have no result of the present code and data, and yield a report on each experiment.
 
-    The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
-    If a seed raises an error, its experiment has no report; the other seeds and experiments go on. Raises
+    The file of a seed is ``NAME-SEED.json`` in `out`. With `fresh`, seeds that have a result run again. The
+    reports come in the order of the experiments, each as soon as all its seeds have ended. If a seed raises
+    an error, the traceback goes to `problems`, its experiment has no report, and the others go on. Raises
     RuntimeError if a process is killed.
     """
     plans = {each.name: plan(each, out, seeds, data, quick) for each in experiments}
@@ -176,10 +175,7 @@ def run_all(
 
 
 def sources_of(experiment: Experiment) -> list[Path]:
-    """Return the file with the experiment's `run`, the file that lists the experiment, and all they import.
-
-    The settings are in the module that lists the experiment, as arguments of a `functools.partial`.
-    """
+    """Return the files of the experiment's `run` and of the list with its settings, and all they import."""
     return closure(_modules(experiment))
 
 

@@ -1,8 +1,4 @@
-"""Cluster-based importance sampling without the cluster of small gradients, for Figure 7 of the DELTA paper.
-
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-appendix B.2.
-"""
+"""Importance sampling by clusters without that of small gradients: DELTA's Figure 7, appendix B.2."""
 
 from dataclasses import replace
 
@@ -39,7 +35,7 @@ class LargeClustersSelector(ClusterISSelector):
         return super()._select(context)
 
     def _large(self, clients: Ints) -> Ints:
-        """Return the clients outside the cluster of smallest known norms, or all if there is one cluster.
+        """Return the clients outside the cluster of smallest known norms; all, if there is one cluster.
 
         Clients without a known norm are a cluster of their own, which is never omitted.
         """

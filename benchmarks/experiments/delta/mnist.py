@@ -1,8 +1,4 @@
-"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9.
-
-`training` names the paper, says what the paper's terms mean here, and has the selectors and the training.
-`other_data` has the tables and figures on other data and with larger networks.
-"""
+"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9."""
 
 from __future__ import annotations
 

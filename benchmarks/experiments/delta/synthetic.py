@@ -1,9 +1,4 @@
-"""DELTA's synthetic experiments: a toy with three clients, and variances of the aggregate.
-
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendix B.1. In the paper n of m clients train in a round. Here these numbers are K
-and M. The paper's FedAvg is the selector `uniform`, its IS is `fed-is`, and its DELTA is `delta`.
-"""
+"""DELTA's synthetic experiments: a toy with three clients, and variances of the aggregate."""
 
 import itertools
 from collections.abc import Mapping
@@ -35,11 +30,7 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def reports_of(g: Floats, variances: Floats | float = 0.0) -> dict[str, Floats]:
-    """Return the reports of M clients with the updates g (M, d).
-
-    `variances` (M,) are the variances that the clients report, of a gradient between mini-batches, or one
-    number for all clients.
-    """
+    """Return the reports of M clients with the updates g (M, d), and the variances that they report."""
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
         "update_norm": np.linalg.norm(g, axis=1),
@@ -60,8 +51,7 @@ def poll_and_select(selector: Selector, round: int, reports: Mapping[str, Floats
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
     """Return the probabilities q (M,) with which a selector draws if it knows the updates g (M, d).
 
-    A selection has only the probabilities of its clients, so rounds are played until each client has been
-    selected once.
+    A selection has only the probabilities of its clients, so rounds are played until all have been selected.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
@@ -74,10 +64,9 @@ def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
 
 
 def estimate_variance(g: Floats, q: Floats, k: int) -> float:
-    """Return the exact variance of the unbiased aggregate of k draws with replacement.
+    """Return E ||aggregate - mean||² exactly, for k draws of the updates g (M, d) from q (M,).
 
-    It is E ||aggregate - mean||², where the mean is over the updates g (M, d) of all clients. The clients'
-    probabilities are q (M,), and each draw of client m has the weight 1/(M k q_m).
+    Draws are with replacement, and one of client m has the weight 1/(M k q_m), so the aggregate is unbiased.
     """
     mean, m = g.mean(axis=0), len(g)
     return float((((g**2).sum(axis=1) / q).sum() / m**2 - mean @ mean) / k)
@@ -102,10 +91,7 @@ def _distance(estimate: Floats) -> float:
 
 
 def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure how far aggregates of two of the three clients are from the mean of all three.
-
-    If `quick`, measure over a quarter of the rounds.
-    """
+    """Measure how far aggregates of two of the three clients are from the mean of all three."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     mean = TOY.mean(axis=0)
     cells: dict[Cell, float] = {}
@@ -133,7 +119,7 @@ def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
 
 
 def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings: Any) -> Floats:
-    """Return the error of the aggregate in each round (T, d): the aggregate minus the mean of g (M, d)."""
+    """Return the aggregate minus the mean of the updates g (M, d) in each round (T, d)."""
     selector = create(name, len(g), clients_per_round=k, seed=seed, **_settings(name, **settings))
     reports, estimates = reports_of(g), []
     for round in range(num_rounds):
@@ -151,8 +137,8 @@ def updates_with_common_part(
 ) -> dict[str, Floats]:
     """Return the updates (M, d) of each case: each client's own part plus a part common to all clients.
 
-    The norm of a client's own part is about sqrt(d), except in the case "heavy-tailed". The norm of the
-    common part is a multiple of sqrt(d).
+    The norms of an own part are about sqrt(d), except in "heavy-tailed"; that of the common part is a
+    multiple.
     """
     own = rng.normal(size=(num_clients, dimension))
     heavy = own * rng.lognormal(0, 1, (num_clients, 1)) + 1
@@ -160,11 +146,7 @@ def updates_with_common_part(
 
 
 def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure the variance of the aggregate relative to uniform sampling.
-
-    There are 50 clients, 5 draws and 20 dimensions. If `quick`, the measured columns use a quarter of the
-    rounds.
-    """
+    """Measure the variance of the aggregate of 5 of 50 clients, relative to uniform sampling."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     m, k = 50, 5
     cases = updates_with_common_part(np.random.default_rng(seed), m)
@@ -189,10 +171,7 @@ def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
 
 
 def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome:
-    """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor.
-
-    If `quick`, there are a quarter of the clients.
-    """
+    """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor."""
     num_clients = num_clients // 4 if quick else num_clients
     m, rng = num_clients, np.random.default_rng(seed)
     scores = rng.lognormal(0, 1, m)

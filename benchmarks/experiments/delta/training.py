@@ -1,9 +1,7 @@
 """The data, the selectors and the training of DELTA's experiments with real data.
 
-Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. docs/results/delta.md says what the paper's terms mean here.
-`mnist` and `other_data` have the experiments. All selectors of a seed share the data, the initial model and
-each client's mini-batches. In the paper n of m clients train in a round; here these numbers are K and M.
+docs/results/delta.md says what the paper's terms mean here. All selectors of a seed share the data, the
+initial model and each client's mini-batches.
 """
 
 from __future__ import annotations
@@ -97,20 +95,17 @@ class Run(NamedTuple):
     seconds: Floats  # (T,) time of each round on this machine, without measurements of the accuracy
 
     def best(self, count: int, until: int | None = None) -> float:
-        """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
-
-        If fewer were measured, return the mean of all.
-        """
+        """Return the mean of the `count` best accuracies measured up to round `until`, None = the last."""
         rounds, accuracies = self.accuracy
         there = accuracies if until is None else accuracies[rounds <= until]
         return float(np.sort(there)[-count:].mean())
 
     def reached(self, threshold: float) -> float:
-        """Return the first measured round with an accuracy >= `threshold`, or NaN if there is none."""
+        """Return the first measured round with an accuracy >= `threshold`, NaN if there is none."""
         return self.accuracy.first(self.accuracy.y >= threshold)
 
     def seconds_to(self, threshold: float) -> float:
-        """Return the seconds of all rounds up to the one that `reached` returns, or NaN if there is none."""
+        """Return the seconds of all rounds up to the one that `reached` returns, or NaN."""
         round = self.reached(threshold)
         return round if np.isnan(round) else float(self.seconds[: int(round)].sum())
 
@@ -161,14 +156,14 @@ def train_all(
 
 
 def run_figure(
-    seed: int,  # seed of the split, the training and the selectors
-    path: Path,  # data set as an .npz file
+    seed: int,
+    path: Path,
     *,
     federation: Federation,
-    methods: Mapping[str, Method],  # row of the table -> selector
-    baseline: str = BASELINE,  # row with which the others are compared
-    dataset: str = "mnist",  # name of the data set, see `tasks.datasets.DESCRIPTIONS`
-    quick: bool = False,  # whether to train for a fifth of the rounds
+    methods: Mapping[str, Method],
+    baseline: str = BASELINE,
+    dataset: str = "mnist",
+    quick: bool = False,
 ) -> Outcome:
     """Compare selectors as in figures 2 and 6: accuracies over the rounds, norms of the selected clients."""
     federation = federation.quick() if quick else federation
@@ -192,14 +187,16 @@ def run_table(
     seed: int,
     path: Path,
     *,
-    federations: Mapping[str, Federation],  # prefix of a group's row labels -> federation
+    federations: Mapping[str, Federation],
     methods: Mapping[str, Method] = METHODS,
     dataset: str = "mnist",
-    # Whether the table has the seconds to the threshold, which differ between runs with the same seed.
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations, each a group of rows."""
+    """Compare selectors as in the paper's tables, in several federations, each a group of rows.
+
+    If `timed`, the table has the seconds to the threshold, which differ between runs with the same seed.
+    """
     images = datasets.load(dataset, str(path))
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

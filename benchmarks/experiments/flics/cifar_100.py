@@ -1,8 +1,6 @@
 """Table I of the FLICS paper on CIFAR-100: ResNet-18 with group norm, clients that come and go in 20 groups.
 
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. The data were not available here, so this experiment has no results yet.
-docs/results/flics.md describes the data, the clients and the networks.
+The data were not available here, so this experiment has no results yet; docs/results/flics.md describes it.
 """
 
 from __future__ import annotations
@@ -75,15 +73,11 @@ def coarse_labels() -> Ints:
 
 
 def distribute(labels: Ints, num_clients: int, seed: int) -> tuple[list[Ints], Ints, Floats]:
-    """Give each client samples by its own distribution over the coarse labels.
+    """Give each client samples by its own distribution over the coarse labels; none goes to two clients.
 
-    A sample goes to at most one client. If a coarse label is used up, the client's other labels keep their
-    proportions.
-
-    Returns the sample indexes of each client; the clients' groups (M,), numbered from 0 without gaps; and
-    the mean distribution (G, 20) of each group over the coarse labels.
-
-    Raises ValueError if there are too few samples for all clients.
+    If a coarse label is used up, the client's other labels keep their proportions. Returns the sample indexes
+    of each client, the clients' groups (M,) from 0 without gaps, and the mean distribution (G, 20) of each
+    group over the coarse labels. Raises ValueError if there are too few samples.
     """
     if num_clients * SAMPLES > len(labels):
         raise ValueError(
@@ -148,19 +142,7 @@ def learn(
 
 
 def run(seed: int, path: Path, *, size: Size = Size(), quick: bool = False) -> Outcome:  # noqa: B008 (frozen)
-    """Repeat Table I for CIFAR-100.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the clients' data, the availability, the training and the selectors.
-    path : Path
-        CIFAR-100 as an .npz file with the 100 fine labels.
-    size : Size
-        The size of the experiment.
-    quick : bool (default: False)
-        Whether to train for two rounds only, in each of which two clients take one step.
-    """
+    """Repeat Table I for CIFAR-100; `quick` trains for two rounds, in which two clients take one step."""
     if quick:
         size = size._replace(num_rounds=2, evaluate_every=2, local_steps=1, batch_size=4, clients_per_round=2)
     halves = datasets.load("cifar100", str(path))

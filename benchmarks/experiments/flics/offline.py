@@ -1,8 +1,6 @@
 """The rates of FLICS over many rounds, and the offline optimum that Theorem 2 compares them with.
 
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B. The rate of a group in a round is the expected number of its clients that take
-part.
+The rate of a group in a round is the expected number of its clients that take part.
 """
 
 import numpy as np
@@ -12,15 +10,8 @@ from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill
 
 
-def fill_rounds(
-    targets: npt.ArrayLike,  # (G,) groups' weights p >= 0
-    available: npt.ArrayLike,  # (T, G) number of available clients a(t) >= 0 of each group
-    budgets: npt.ArrayLike,  # (T,) budget k(t) >= 0 of each round
-) -> Floats:
-    """Return the rates r(t) of FLICS in each of T rounds, (T, G).
-
-    `water_fill` computes the rates of round t from the sums of each group's rates over the earlier rounds.
-    """
+def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+    """Return the rates r(t) of FLICS (T, G) for weights p (G,), available clients (T, G) and budgets (T,)."""
     a = np.asarray(available, dtype=np.float64)
     rates, counts = np.zeros(a.shape), np.zeros(a.shape[1])
     for t, budget in enumerate(np.asarray(budgets, dtype=np.float64)):
@@ -29,24 +20,19 @@ def fill_rounds(
     return rates
 
 
-def offline_participation(
-    targets: npt.ArrayLike,  # (G,) groups' weights p >= 0, of which at most 16 are not 0
-    available: npt.ArrayLike,  # (T, G) number of available clients a(t) >= 0 of each group
-    budgets: npt.ArrayLike,  # (T,) budget k(t) >= 0 of each round
-) -> Floats:
-    """Return the solution s of the paper's problem OffVar (eq. 8): the best mean rates of the groups.
+def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
+    """Return the solution s (G,) of the paper's problem OffVar (eq. 8): the best mean rates of the groups.
 
-    These are the mean rates with the least sum_j p_j²/s_j, if all rounds are known beforehand. The paper's
-    OffVar also demands that every s_j is at least a constant r_min. Here neither OffVar nor FLICS has r_min.
+    These are the mean rates with the least sum_j p_j²/s_j, if all rounds are known beforehand; at most 16 of
+    the weights p (G,) are not 0. The paper's OffVar also demands that every s_j is at least a constant r_min.
+    Here neither OffVar nor FLICS has r_min.
 
     The solution is exact, but all sets of groups are enumerated. Mean rates s are possible if, for all sets A
     of groups, ``sum_{j in A} s_j <= f(A)`` with ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These
-    s are a polymatroid. On a polymatroid sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending
-    order, are lexicographically largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980).
-    Let A be the set with the lowest f(A)/p(A), where p(A) is the sum of the p_j of A. This ratio is the level
-    of all groups in A. The levels of the other groups are found in the same way, with the levels of A fixed.
-
-    Returns (G,) the mean rates s. They are 0 where p is 0.
+    s are a polymatroid, on which sum_j p_j²/s_j is least if the sorted levels s_j/p_j are lexicographically
+    largest (Fujishige, "Lexicographically optimal base of a polymatroid", 1980). Let A be the set with the
+    lowest f(A)/p(A): this ratio is the level of all groups in A. The others' levels follow in the same way,
+    with A's fixed.
     """
     p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
     best, wanted = np.zeros(p.size), np.flatnonzero(p)

@@ -1,8 +1,4 @@
-"""Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go.
-
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. `cifar_100` has the table's columns for CIFAR-100.
-"""
+"""Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go."""
 
 import logging
 from collections.abc import Mapping
@@ -166,10 +162,7 @@ def digits(path: Path, seed: int) -> Problem:
 
 
 def learn(problem: Problem, available: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
-    """Train one trial, a key of `TRIALS`; return each group's accuracy in % (num_rounds / EVERY, G).
-
-    The accuracy is measured after every `EVERY` rounds.
-    """
+    """Train one trial, a key of `TRIALS`; return each group's accuracy in % every `EVERY` rounds (P, G)."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     selector, adam = TRIALS[trial]
     simulator = Simulator(
@@ -201,7 +194,7 @@ Accuracies = Mapping[str, Mapping[str, Floats]]
 
 
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
-    """Train all trials with the availability of each of the rows, and return their accuracies."""
+    """Train all trials with the availability of each of the rows."""
     return {
         row: {trial: learn(problem, available, trial, num_rounds, seed) for trial in TRIALS}
         for row in rows
@@ -218,8 +211,8 @@ def at_the_end(accuracy: Floats) -> Floats:
 def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
     """Return three cells for each row and trial.
 
-    The first is the mean accuracy over the groups in the best round. The second is the final accuracy of the
-    worst group. The third is the first round in which the mean accuracy reaches 95 % of FLICS-AVG's best.
+    They are the groups' mean accuracy in the best round, the final accuracy of the worst group, and the first
+    round in which the mean accuracy reaches 95 % of FLICS-AVG's best.
     """
     cells: dict[Cell, float] = {}
     for row, trials in accuracies.items():

@@ -1,8 +1,4 @@
-"""Theorem 2 of the FLICS paper, measured: the variance of FLICS compared with the offline optimum's.
-
-Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B. Table I and Figures 2 and 3 are in `table_1`.
-"""
+"""Theorem 2 of the FLICS paper, measured: the variance of FLICS compared with the offline optimum's."""
 
 import numpy as np
 
@@ -28,10 +24,10 @@ HORIZONS = (10, 50, 200, 1000, 4000)
 
 
 def variance(participation: Floats, groups: Floats) -> float:
-    """Return sum_j p_j²/s_j (eq. 5), where s (G,) is `participation`: the mean rate of each group.
+    """Return sum_j p_j²/s_j (eq. 5) over the groups j with ``groups[j] > 0``; `participation` is s (G,).
 
-    The rate of a group in a round is the expected number of its clients that take part. The sum is over the
-    groups j with ``groups[j] > 0``. It is infinite if one of these groups has s_j = 0.
+    s_j is the mean over the rounds of the expected number of clients of group j that take part; 0 gives
+    infinity.
     """
     served = groups > 0
     with np.errstate(divide="ignore"):
@@ -39,10 +35,7 @@ def variance(participation: Floats, groups: Floats) -> float:
 
 
 def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
-    """Measure by how many percent each policy's variance is above that of the offline optimum.
-
-    If `quick`, leave out the largest of the `horizons`.
-    """
+    """Measure by how many percent each policy's variance is above that of the offline optimum."""
     horizons = horizons[:-1] if quick else horizons
     horizon = horizons[-1]
     points = np.unique(np.geomspace(horizons[0], horizon, 14).round().astype(int))
@@ -84,17 +77,11 @@ BETA = 1.0
 mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
-def toss(
-    a: Floats,  # (T, G) number of available clients of each group
-    k: Floats,  # (T,) budget K(t) of each round
-    rng: np.random.Generator,  # source of the coin tosses
-) -> tuple[Floats, Floats]:
-    """Let clients toss coins to decide whether they take part, with the rates of FLICS.
+def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Let available clients of group j take part with probability r_j/a_j, where r are the rates of FLICS.
 
-    An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
-    group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
-
-    Returns (T, G) and (T, G) r̂(t), the number of participants of each group, and ŝ(t).
+    `a` (T, G) are the available clients of each group, `k` (T,) the budgets. Returns r̂(t) (T, G), the number
+    of participants of each group, and ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
     """
     counts, took_part, estimates = np.full(a.shape[1], BETA), np.empty(a.shape), np.empty(a.shape)
     for t, (here, budget) in enumerate(zip(a, k, strict=True)):
@@ -107,12 +94,7 @@ def toss(
 
 
 def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
-    """Measure by how many percent σ_T of FLICS is above the offline optimum.
-
-    A group without an available client in rounds 1 to T does not count, as in `variance`.
-
-    If `quick`, leave out the largest of the `horizons`.
-    """
+    """Measure by how many percent σ_T of FLICS is above the offline optimum; see `variance`."""
     horizons = horizons[:-1] if quick else horizons
     cells: dict[Cell, float] = {}
     for number, (name, process) in enumerate(PROCESSES.items()):

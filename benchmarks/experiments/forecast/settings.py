@@ -32,9 +32,8 @@ class Setting(NamedTuple):
 def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], noise: float = 0) -> Stream:
     """Multiply static norms by a factor common to all clients.
 
-    At equally spaced rounds the factor has the values `knots`. Between these rounds, the logarithm of the
-    factor is linear. Each norm is also multiplied by lognormal noise, whose logarithm has the standard
-    deviation `noise`.
+    The logarithm of the factor is linear between the values `knots`, at equally spaced rounds. Each norm is
+    also multiplied by lognormal noise.
     """
     sizes, norms = static(rng, m, t)
     factor = np.exp(np.interp(np.linspace(0, len(knots) - 1, t), np.arange(len(knots)), np.log(knots)))
@@ -42,10 +41,9 @@ def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], n
 
 
 def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: float, noise: float) -> Stream:
-    """Draw lognormal norms, one for each client, and multiply those of `few` clients by `factor`.
+    """Draw lognormal norms (σ = .3), one for each client, and multiply those of `few` clients by `factor`.
 
-    The logarithms of the norms have the standard deviation .3. The norms are constant over the rounds,
-    except for lognormal noise, whose logarithm has the standard deviation `noise`.
+    The norms are constant over the rounds, except for lognormal noise with the standard deviation `noise`.
     """
     norms = rng.lognormal(0, 0.3, m)
     norms[rng.choice(m, few, replace=False)] *= factor
@@ -53,10 +51,7 @@ def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: flo
 
 
 def pareto(rng: np.random.Generator, m: int, t: int, clients: float, noise: float) -> Stream:
-    """Return norms that are products of two Pareto numbers: one of the client, one of the client and round.
-
-    The exponents of these numbers are `clients` and `noise`. A number with the exponent inf is always 1.
-    """
+    """Return products of two Pareto numbers: a client's, and a client's and round's; inf stands for 1."""
     own = 1.0 if np.isinf(clients) else 1 + rng.pareto(clients, m)
     norms = np.broadcast_to(own, (t, m)) * (1.0 if np.isinf(noise) else 1 + rng.pareto(noise, (t, m)))
     return Stream(np.ones(m), norms)

@@ -35,10 +35,7 @@ MakeSelector = Callable[[Floats], Selector]
 
 
 def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> Stream:
-    """Return the static norms: lognormal over the clients, and constant over the rounds. Sizes are equal.
-
-    Most of the following functions change these norms. m is the number of clients, t the number of rounds.
-    """
+    """Return norms that are lognormal over the clients, and constant over the rounds. Sizes are equal."""
     return Stream(np.ones(m), np.tile(rng.lognormal(0, spread, m), (t, 1)))
 
 
@@ -74,9 +71,8 @@ def noise_of(spread: float) -> MakeStream:
 def sized(power: float, noise: float, own: float) -> MakeStream:
     """Return a function that makes norms which depend on the clients' data sizes.
 
-    λ ||g|| is proportional to the product of size^power, a lognormal factor for each client, and lognormal
-    noise for each client and round. The logarithms of factor and noise have the standard deviations `own` and
-    `noise`.
+    λ ||g|| is proportional to size^power times a lognormal factor for each client, and lognormal noise for
+    each client and round, with the standard deviations `own` and `noise`.
     """
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
@@ -131,17 +127,8 @@ STREAMS: dict[str, MakeStream] = {
 }
 
 
-def regret_on_stream(
-    make: MakeSelector,  # function that makes the selector from the data sizes (M,)
-    stream: Stream,  # the stream. All its rounds are run.
-    # K in the formula of the regret. The selector must draw as many clients in a round.
-    clients_per_round: int,
-) -> float:
-    """Return the cumulative regret of a selector on a stream.
-
-    Returns regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret
-    of another selector on the same stream.
-    """
+def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int) -> float:
+    """Return the cumulative regret >= 0 of a selector on a stream, in the unit of its squared norms."""
     selector = make(stream.sizes)
     r = stream.norms * (stream.sizes / stream.sizes.sum())
     regret = 0.0

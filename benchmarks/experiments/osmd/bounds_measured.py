@@ -1,7 +1,4 @@
-"""Compares the OSMD paper's bounds with the regret, heterogeneity and gradient on the problem of appendix F.
-
-`bounds` has the bounds and explains their symbols. `least_squares` has the problem and the training.
-"""
+"""The OSMD paper's bounds beside the regret, heterogeneity and gradient, on the problem of appendix F."""
 
 from __future__ import annotations
 
@@ -42,9 +39,8 @@ class Comparator(NamedTuple):
 
 
 def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
-    """Return three comparators by name: the best q^t >= `floor`, the best q^t, the best fixed q >= `floor`.
+    """Return the best q^t >= `floor`, the best q^t, and the best fixed q >= `floor`, by name.
 
-    The first two are best in each round t, the second without a floor. The third is the same in all rounds.
     `roots` (T, M) holds sqrt(a) of all clients in each round.
     """
     with np.errstate(divide="ignore"):
@@ -63,7 +59,7 @@ def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
 
 
 def _selectors(seed: int, num_rounds: int, a_max: float) -> dict[tuple[str, str], Selector]:
-    """Return the selectors: (name, version) -> selector with the printed rates and γ, and with a fixed ā."""
+    """Return (name, version) -> selector with the printed rates and γ, and with a fixed ā."""
     made = {}
     for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd"):
         for version in ("v1", "v2"):
@@ -110,10 +106,7 @@ def gradients_on_the_way(problem: Problem, num_rounds: int, step: float = 0.1) -
 
 
 def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Measure regrets, and compute their bounds; compute ζ² on the path of gradient descent.
-
-    If `quick`, train for a tenth of the rounds.
-    """
+    """Measure regrets, and compute their bounds; compute ζ² on the path of gradient descent."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
@@ -156,10 +149,7 @@ BATCH, STEP_SIZE = 10, 0.1
 
 
 def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
-    """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at the models (W, d), and σ².
-
-    The variance of one sample's gradient depends on the client and the model; σ² is the largest of all.
-    """
+    """Return ||∇F_m(w)|| (W, M) and ||∇F(w)|| (W,) at the models (W, d), and the largest σ² of all."""
     norms, means, noise = [], [], 0.0
     for w in models:
         residuals = problem.x @ w - problem.y
@@ -172,12 +162,7 @@ def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
 
 
 def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with several selectors, and compare the mean squared gradient, and the gap of eq. 5, with bounds.
-
-    If `quick`, train for a tenth of the rounds.
-
-    Raises ValueError if an a exceeds ā.
-    """
+    """Compare the mean squared gradient of several selectors, and the gap of eq. 5, with bounds."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
@@ -229,9 +214,8 @@ def _gradient_bounds(
 ) -> dict[str, float]:
     """Return the mean squared gradient of a run and its bounds: column of the table -> value.
 
-    `best` (M,) is the best fixed p, and `name` the selector's name. With a `local_rate`, `train_fedavg` ran
-    with this step size, and `a_max` bounds the a of Algorithm 4; else `train` ran. With `full`, the run had
-    full gradients, so σ is 0.
+    `best` (M,) is the best fixed p. With a `local_rate`, `train_fedavg` ran with this step size, and `a_max`
+    bounds the a of Algorithm 4; else `train` ran. With `full`, the run had full gradients, so σ is 0.
     """
     rounds = len(track.loss)
     x, y = problem.x.reshape(-1, problem.x.shape[2]), problem.y.ravel()
@@ -287,12 +271,7 @@ def largest_smoothness(problem: Problem) -> float:
 
 
 def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train by FedAvg with several selectors, and compare the mean squared gradient with its bounds.
-
-    If `quick`, train for a tenth of the rounds.
-
-    Raises ValueError if an a exceeds A_max.
-    """
+    """Train by FedAvg with several selectors, and compare the mean squared gradient with its bounds."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
@@ -326,10 +305,10 @@ def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 def strongly_convex(problem: Problem, selector: Selector, num_rounds: int) -> tuple[float, float]:
     """Train with full gradients and the step sizes 2/(ν t); return the gap of eq. 5 and its bound.
 
-    ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the weighted mean
-    w of the models before the rounds: the model before round t has the weight t. The bound is
-    2/(ν T (T + 1)) sum_t l_t(p_t). The mean squared aggregate is l_t(p_t) for one draw; for K draws it is
-    larger than l_t(p_t) by (1 - 1/K) ||∇F||², which eq. 5 leaves out.
+    ν is the strong convexity of F, and t counts the rounds from 1. The gap is F(w) - F* at the mean w of the
+    models before the rounds, with the weights t. The bound is 2/(ν T (T + 1)) sum_t l_t(p_t). The mean
+    squared aggregate is l_t(p_t) for one draw; for K draws it is larger by (1 - 1/K) ||∇F||², which eq. 5
+    leaves out.
     """
     n = problem.y.shape[1]
     hessians = problem.x.transpose(0, 2, 1) @ problem.x / n

@@ -46,11 +46,7 @@ class Quadratics(NamedTuple):
         return (self.curvature * self.mine + MU * w) / (self.curvature + MU)
 
     def parts(self, w: Floats) -> Floats:
-        """Return the two parts of every client's gradient, (2, M, d).
-
-        Part g_1 is the gradient of h with the personal model fixed. Part g_2 is the gradient through the
-        dependence of the personal model on w (eq. 47).
-        """
+        """Return the gradients (2, M, d): g_1 of h with the personal model fixed, g_2 through it (eq. 47)."""
         beta = self.personal(w)
         right = self.curvature * (beta - self.held) + MU * (beta - w)
         return np.stack([MU * (w - beta), MU / (self.curvature + MU) * right])
@@ -95,11 +91,7 @@ def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
 
 
 def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Floats, float]:
-    """Train with a selector.
-
-    Returns (T,) h(w) - min h after each round, and the sum over the rounds of the squared distance between
-    the aggregate and the mean gradient of all clients.
-    """
+    """Return h(w) - min h after each round (T,), and the sum of the aggregates' squared errors."""
     w, least = np.zeros(D), problem.objective(problem.best())
     excess, error = np.empty(num_rounds), 0.0
     for round in range(1, num_rounds + 1):
@@ -121,7 +113,7 @@ def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Flo
 
 
 def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with every selector. If `quick`, train for a tenth of the rounds."""
+    """Train with every selector."""
     num_rounds = num_rounds // 10 if quick else num_rounds
     problem = quadratics(np.random.default_rng(seed))
     cells: dict[Cell, float] = {}

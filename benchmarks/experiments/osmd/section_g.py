@@ -1,11 +1,8 @@
 """The experiments of appendix G of the OSMD paper: all samplers on MNIST, KMNIST and Fashion-MNIST.
 
-`logistic_regression` has the problem and the training. There are M = 500 clients, K = 10 draws a round and
-T = 1000 rounds. The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms
-noisier, are added here. Balanced sizes are 10 images; the paper does not give this number.
-
-a is λ² ||g||² of a client, and ā the bound of all a that the learning rates of the OSMD family depend on. v1
-and v2 are the first and the later version of the paper.
+The paper uses mini-batches of 5 images; mini-batches of 1 image, which make the norms noisier, are added
+here. Balanced sizes are 10 images; the paper does not give this number. a is λ² ||g||² of a client, and ā the
+bound of all a that the learning rates of the OSMD family depend on.
 """
 
 from __future__ import annotations
@@ -44,11 +41,10 @@ BALANCED_WAYS: Ways = {"batch 5": {"holdings": BALANCED}, "batch 1": {"holdings"
 def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:
     """Return the rows of the table: label -> function that makes the row's selector.
 
-    A selector with "asked" in its label knows all clients' norms at the initial model, over all their images.
-    In the OSMD family these norms fix ā, as in appendix C.3. Before training, the other selectors know only
-    the data sizes; ``lipschitz-is`` also knows the constants `lipschitz` (M,). Without "asked", ā is the
-    largest a seen so far; with the doubling trick, ā is the largest a of the block before. For the doubling
-    trick in version v1, asking would change nothing (`AdaptiveDoublingOSMDSelector`).
+    A selector with "asked" in its label knows all clients' norms at the initial model, over all their images;
+    in the OSMD family these norms fix ā, as in appendix C.3. The others know only the data sizes, and
+    ``lipschitz-is`` the constants `lipschitz` (M,). Without "asked", ā is the largest a seen so far; with the
+    doubling trick that of the block before, so in version v1 asking would change nothing.
     """
 
     def row(name: str, *, norms_known: bool = False, **settings: Any) -> MakeInformed:
@@ -137,12 +133,11 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
 
 def run(
-    seed: int,  # seed of the split, the mini-batches and the selectors
+    seed: int,
     data: Path,
-    ways: Ways = SKEWED_WAYS,  # ways to train
-    step_size: float = 0.075,  # μ
-    quick: bool = False,  # whether to train for a tenth of the rounds
-    # (seed, number of rounds, Lipschitz constants (M,)) -> rows of the table, see `_trials`
+    ways: Ways = SKEWED_WAYS,
+    step_size: float = 0.075,
+    quick: bool = False,
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]] = _trials,
 ) -> Outcome:
     """Train with every selector, in every way."""
@@ -176,10 +171,7 @@ def _train(
     settings: Mapping[str, Any],
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]],
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Train with every selector; return row -> (20 equally spaced rounds, states after these rounds).
-
-    The last round is one of the 20.
-    """
+    """Train with every selector; return row -> (20 equally spaced rounds, the states after them)."""
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
     trials = rows(seed, num_rounds, lipschitz_constants(seed, data, **clients))
     rounds: list[float] = []

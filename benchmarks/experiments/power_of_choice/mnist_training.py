@@ -1,9 +1,6 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G. docs/results/power-of-choice.md says what the paper's terms mean here.
-The batched simulator trains the clients. `mnist` defines the experiments. The paper's m of K clients are here
-K = `clients_per_round` of M = 100 clients.
+docs/results/power-of-choice.md says what the paper's terms mean here.
 """
 
 from __future__ import annotations
@@ -78,13 +75,7 @@ class Track(NamedTuple):
 
 
 def make_federation(file: Path, seed: int, alpha: float) -> Federation:
-    """Shuffle all training and test images of an .npz file, and distribute 80 % of them over the clients.
-
-    5 % of the images are not used. The last 15 % are the test images.
-
-    Raises OSError, ValueError if the file cannot be read, or lacks `x_train`, `y_train`, `x_test` or
-    `y_test`.
-    """
+    """Shuffle all images of an .npz file; 80 % go to the clients, and the last 15 % are the test images."""
     with np.load(file) as arrays:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)
         if missing:

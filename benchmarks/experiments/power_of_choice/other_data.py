@@ -1,10 +1,8 @@
 """Power-of-Choice on CIFAR-10, Sent140 and EMNIST: Figures 6, 7, 10 and 11.
 
-Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices F and G.4. The data were not available here, so these experiments have no results
-yet. As in `mnist_training`, all samples are shuffled, 80 % are distributed over the clients, 15 % are the
-test samples, and a client draws the mini-batches of a round without replacement.
-docs/results/power-of-choice.md describes the data, the clients and the networks.
+The data were not available here, so these experiments have no results yet. As in `mnist_training`, 80 % of
+all samples are distributed over the clients, and 15 % are the test samples. docs/results/power-of-choice.md
+describes the data, the clients and the networks.
 """
 
 from __future__ import annotations
@@ -72,8 +70,7 @@ class _Pool:
 def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple[FederatedData, Dataset]:
     """Return the clients' samples and the test samples.
 
-    Raises ValueError if the file holds another data set, does not name the users, or names too few users
-    with at least `min_samples` samples.
+    Raises ValueError if the file holds another data set, or too few users with `min_samples` samples.
     """
     halves = datasets.load(setting.dataset, str(file))
     random = np.random.default_rng(seed)
@@ -107,14 +104,9 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
 
 
 def run(
-    seed: int,  # seed of the split, the mini-batches, the initial model and the selectors
-    file: Path,  # data set as an .npz file
-    *,
-    setting: Setting,  # data set, its clients and their training
-    trials: tuple[Trial, ...],  # the trials. Each is compared with the trial labelled "rand".
-    quick: bool = False,  # whether to train for two rounds of at most 8 steps only
+    seed: int, file: Path, *, setting: Setting, trials: tuple[Trial, ...], quick: bool = False
 ) -> Outcome:
-    """Train all trials, for each α."""
+    """Train all trials, for each α; `quick` trains for two rounds of at most 8 steps."""
     if quick:
         setting = replace(setting, num_rounds=2, evaluate_every=1, local_steps=min(8, setting.local_steps))
     cells: dict[Cell, float] = {}
@@ -171,10 +163,9 @@ EMNIST = Setting("emnist", partial(MLP, (784, 64, 30, 10)), 500, 500, 64, 30, 0.
 
 
 def _trials(clients: int, candidates: tuple[int, ...], of: Setting | None = None) -> tuple[Trial, ...]:
-    """Return rand, pow-d for each d, and afl.
+    """Return rand, pow-d for each d, and afl; with `of`, also cpow-d for the first d, and rpow-d for d = M/2.
 
-    If `of` is given, also return cpow-d for the first d, and rpow-d for d = half of all clients. A
-    candidate of cpow-d evaluates b samples, as many as a mini-batch of the training has (Algorithm 1).
+    A candidate of cpow-d evaluates b samples, as many as a mini-batch of the training has (Algorithm 1).
     """
     others: tuple[Trial, ...] = ()
     if of is not None:

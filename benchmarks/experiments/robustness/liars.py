@@ -127,14 +127,7 @@ class Played(NamedTuple):
     rejected_honest: float  # share of the honest clients' replies that were rejected, in [0, 1]
 
 
-def play(
-    selector: str,  # a key of `SELECTORS`
-    partition: str,  # how the data are divided among the clients
-    attack: Attack,  # lies
-    defence: Defence,  # defence against them
-    seed: int,  # seed of the data, the training and the selection
-    rounds: int,  # number of rounds, >= 1
-) -> Played:
+def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: int, rounds: int) -> Played:
     """Train one federation."""
     task = tasks.create("digits", partition=partition)
     data, test = task.federated_data(NUM_CLIENTS, seed), task.test_data()

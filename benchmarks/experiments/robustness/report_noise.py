@@ -52,16 +52,9 @@ BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
 
 
 class Release:
-    """Turns clients' true numbers into the numbers that they report.
+    """Turns clients' true numbers into those that they report: exact, clipped to `bound`, or with noise, too.
 
-    Attributes
-    ----------
-    column : str
-        One of `COLUMNS`: whether the reported numbers are exact, clipped, or clipped and with noise.
-    bound : float
-        The limit that numbers are clipped to, > 0.
-    seed : int
-        Seed of the noise. Only this experiment has such a seed: a real client's noise must not be repeatable.
+    The seed of the noise is an experiment's alone: a real client's noise must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
@@ -71,7 +64,6 @@ class Release:
             self._mechanism = GaussianMechanism(float(column.split()[-1]), DELTA, bound)
 
     def __call__(self, round: int, values: Floats) -> Floats:
-        """Return the numbers (n,) that clients report in a round instead of their true values (n,)."""
         if self.column == "exact":
             return values
         if self._mechanism is None:
@@ -101,14 +93,11 @@ class Reported:
         self._selector.update(round, selection, told)
 
 
-def regret(
-    bed: str,  # one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper
-    trial: Trial,
-    column: str,  # one of `COLUMNS`
-    seed: int,  # seed of the norms or the problem, of the selector and of the noise
-    num_rounds: int,
-) -> float:
-    """Return the cumulative regret of a selector that learns from the norms that clients report."""
+def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
+    """Return the cumulative regret of a selector that learns from the norms that clients report.
+
+    `bed` is one of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper.
+    """
 
     def make(first_norms: Floats) -> Selector:
         selector = create(
@@ -147,8 +136,8 @@ def regret(
 def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     """Return the mean true loss of the selected clients divided by the mean true loss of all clients.
 
-    The true losses are lognormal, and constant over the rounds. The first tenth of the rounds, in which
-    rpow-d and afl see each client for the first time, does not count. For the parameters see `regret`.
+    The true losses are lognormal, and constant. The first tenth of the rounds, in which rpow-d and afl see
+    each client for the first time, does not count.
     """
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)
