@@ -11,7 +11,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,8 +81,8 @@ class Experiment:
 
     name: str  # name on the command line. Its section on a page of docs/results/ says what it is about.
     # ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome`, which depends on the seed
-    # and the data file alone, apart from measured times. If `run` has a parameter ``quick``, ``quick=True``
-    # runs a small form, which takes at most about a minute. `run` must be picklable.
+    # and the data file alone, apart from measured times. `run` must be picklable. For the quick form, which
+    # takes at most about a minute, see `running.quick_form`.
     run: Callable[..., Outcome]
     seeds: int = 5  # number of seeds, unless a command names another number. The seeds are 0, 1, 2 and so on.
     digits: int = 3  # number of decimal places in the table
@@ -95,6 +95,7 @@ class Experiment:
     # Whether it would take days without a GPU. Without one it runs only if it is named, and its recorded
     # results are not compared with the code.
     gpu: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)  # arguments of `run` for the quick form
 
     @property
     def known(self) -> Mapping[Cell, str]:

@@ -39,10 +39,17 @@ class Job(NamedTuple):
 
 def run(experiment: Experiment, seed: int, data: Path | None, quick: bool = False) -> Outcome:
     """Run a seed in this process."""
-    settings: dict[str, Any] = {}
-    if quick and "quick" in inspect.signature(experiment.run).parameters:
-        settings["quick"] = True
-    return experiment.run(seed, *([] if data is None else [data]), **settings)
+    return experiment.run(
+        seed, *([] if data is None else [data]), **(quick_form(experiment) if quick else {})
+    )
+
+
+def quick_form(experiment: Experiment) -> dict[str, Any]:
+    """Return the arguments of `Experiment.run` for the quick form, by default a tenth of the rounds."""
+    parameters = inspect.signature(experiment.run).parameters
+    if experiment.quick or "quick" in parameters:
+        return dict(experiment.quick or {"quick": True})
+    return {"num_rounds": parameters["num_rounds"].default // 10} if "num_rounds" in parameters else {}
 
 
 def execute(job: Job) -> Ended:

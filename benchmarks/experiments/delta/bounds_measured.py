@@ -13,7 +13,7 @@ from strategies.numerics.arrays import Floats
 OF = bounds.Constants(smoothness=1.0, local_rate=0.01, global_rate=1.0, steps=5, selected=5)
 
 
-def run_bounds(seed: int, quick: bool = False) -> Outcome:
+def run_bounds(seed: int) -> Outcome:
     """Compare Φ, Φ̃ and the variances of uniform sampling, IS and DELTA."""
     rng = np.random.default_rng(seed)
     cells: dict[Cell, float] = {}
@@ -101,9 +101,8 @@ def descend(problem: Quadratics, method: str, num_rounds: int, rng: np.random.Ge
     return Descent(squares, variances, reciprocals, gradient)
 
 
-def run_theorems(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
+def run_theorems(seed: int, num_rounds: int = 2000) -> Outcome:
     """Train with each method, and compare the least squared gradient with the bounds."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     problem = make_quadratics(np.random.default_rng(seed))
     zeta, sigma = problem.diversities, problem.variances
     spread, noise = 2 * float((zeta**2).max()), float(sigma.max())

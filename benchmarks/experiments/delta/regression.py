@@ -162,13 +162,11 @@ def run_regression(
     num_clients: int = 20,
     num_samples: int = 1000,
     optimum: tuple[float, float] = OPTIMUM,
-    quick: bool = False,
 ) -> Outcome:
     """Train the regression with 10 clients a round, for several ν, from a start (A, b).
 
     If the start is not the optimum, the table has the rounds until a quarter of the first loss is reached.
     """
-    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for noise in noises:
@@ -198,12 +196,11 @@ def _blocks(values: Floats) -> Curve:
     return Curve(at, values[: at.size * every].reshape(-1, every).mean(axis=1))
 
 
-def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool = False) -> Outcome:
+def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1) -> Outcome:
     """Record the extreme norms (in runs with IS) and diversities (DELTA) of all clients, and how they grow.
 
     Each selector runs in its practical form and with full information, and starts far from the optimum.
     """
-    num_rounds = num_rounds // 10 if quick else num_rounds
     problem, tenth = make_regression(seed, noise), max(1, num_rounds // 10)
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}

@@ -90,9 +90,8 @@ def _distance(estimate: Floats) -> float:
     return float(np.linalg.norm(estimate - TOY.mean(axis=0)))
 
 
-def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
+def run_toy(seed: int, num_rounds: int = 2000) -> Outcome:
     """Measure how far aggregates of two of the three clients are from the mean of all three."""
-    num_rounds = num_rounds // 4 if quick else num_rounds
     mean = TOY.mean(axis=0)
     cells: dict[Cell, float] = {}
     for label, name in METHODS.items():
@@ -145,9 +144,8 @@ def updates_with_common_part(
     return {f"common {ratio:g}": own + ratio for ratio in (0, 0.5, 1, 2, 3)} | {"heavy-tailed": heavy}
 
 
-def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
+def run_variance(seed: int, num_rounds: int = 2000) -> Outcome:
     """Measure the variance of the aggregate of 5 of 50 clients, relative to uniform sampling."""
-    num_rounds = num_rounds // 4 if quick else num_rounds
     m, k = 50, 5
     cases = updates_with_common_part(np.random.default_rng(seed), m)
     heavy = cases["heavy-tailed"]
@@ -170,9 +168,8 @@ def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
     return Outcome(cells)
 
 
-def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome:
+def run_floor(seed: int, num_clients: int = 200) -> Outcome:
     """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor."""
-    num_clients = num_clients // 4 if quick else num_clients
     m, rng = num_clients, np.random.default_rng(seed)
     scores = rng.lognormal(0, 1, m)
     scores[: m // 10] *= 1e-6
@@ -191,5 +188,5 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
 EXPERIMENTS = (
     Experiment(name="delta-toy", run=run_toy, seeds=3),
     Experiment(name="delta-variance", run=run_variance),
-    Experiment(name="delta-floor", run=run_floor, digits=1),
+    Experiment(name="delta-floor", run=run_floor, digits=1, quick={"num_clients": 50}),
 )

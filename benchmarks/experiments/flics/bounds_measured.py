@@ -55,9 +55,8 @@ def descend(
     return np.array(path)
 
 
-def run_bound(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
+def run_bound(seed: int, num_rounds: int = 2000) -> Outcome:
     """Train with every availability process, and compare the least squared gradient with its bound."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for number, (name, process) in enumerate(PROCESSES.items()):

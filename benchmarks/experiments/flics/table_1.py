@@ -24,8 +24,6 @@ NUM_GROUPS, K = 10, 20
 LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
 """The accuracy is measured every `EVERY` rounds; the final accuracy is the mean of the last `LAST` rounds."""
-QUICK_ROUNDS = 120
-"""Number of rounds of the quick form."""
 
 TRIALS = {
     "FedAvg": ("uniform", False),
@@ -226,9 +224,8 @@ def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
     return cells
 
 
-def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outcome:
+def run_synthetic(seed: int, num_rounds: int = 500) -> Outcome:
     """Repeat Table I for Synthetic, and Figure 2, the mean accuracy of the groups over the rounds."""
-    num_rounds = QUICK_ROUNDS if quick else num_rounds
     accuracies = compare(synthetic(seed), ROWS, num_rounds, seed)
     rounds = np.arange(EVERY, num_rounds + 1.0, EVERY)
     curves = {
@@ -238,9 +235,9 @@ def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outc
     return Outcome(tabulate(accuracies), curves)
 
 
-def run_digits(seed: int, path: Path, num_rounds: int = 500, quick: bool = False) -> Outcome:
+def run_digits(seed: int, path: Path, num_rounds: int = 500) -> Outcome:
     """Repeat Table I for EMNIST, and Figure 3, the distribution of the groups' final accuracies."""
-    accuracies = compare(digits(path, seed), PAPER_ROWS, QUICK_ROUNDS if quick else num_rounds, seed)
+    accuracies = compare(digits(path, seed), PAPER_ROWS, num_rounds, seed)
     levels = np.arange(101.0)
     curves = {
         row: {
@@ -252,7 +249,7 @@ def run_digits(seed: int, path: Path, num_rounds: int = 500, quick: bool = False
     return Outcome(tabulate(accuracies), curves)
 
 
-_experiment = partial(Experiment, seeds=3, digits=1)
+_experiment = partial(Experiment, seeds=3, digits=1, quick={"num_rounds": 120})
 _on_digits = partial(_experiment, run=run_digits, x="accuracy in a group, %", y="groups with at most that, %")
 
 EXPERIMENTS = (

@@ -34,9 +34,8 @@ def variance(participation: Floats, groups: Floats) -> float:
         return float((SHARES[served] ** 2 / participation[served]).sum())
 
 
-def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
+def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS) -> Outcome:
     """Measure by how many percent each policy's variance is above that of the offline optimum."""
-    horizons = horizons[:-1] if quick else horizons
     horizon = horizons[-1]
     points = np.unique(np.geomspace(horizons[0], horizon, 14).round().astype(int))
     cells: dict[Cell, float] = {}
@@ -93,9 +92,8 @@ def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats
     return took_part, estimates
 
 
-def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
+def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS) -> Outcome:
     """Measure by how many percent σ_T of FLICS is above the offline optimum; see `variance`."""
-    horizons = horizons[:-1] if quick else horizons
     cells: dict[Cell, float] = {}
     for number, (name, process) in enumerate(PROCESSES.items()):
         a = process(MEANS, horizons[-1], np.random.default_rng((seed, number))).astype(np.float64)
@@ -113,10 +111,11 @@ def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = Fal
 EXPERIMENTS = (
     Experiment(
         name="flics-variance",
+        quick={"horizons": HORIZONS[:-1]},
         run=run_variance,
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
     ),
-    Experiment(name="flics-sigma", run=run_sigma),
+    Experiment(name="flics-sigma", run=run_sigma, quick={"horizons": HORIZONS[:-1]}),
 )

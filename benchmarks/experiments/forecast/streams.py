@@ -144,7 +144,6 @@ def make_stream(name: str, seed: int, num_clients: int = 100, num_rounds: int = 
     return STREAMS[name](np.random.default_rng(seed), num_clients, num_rounds)
 
 
-NUM_ROUNDS = 1000
 SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform": ("uniform", {}),
     "md": ("md", {}),
@@ -178,10 +177,9 @@ def made(
     )
 
 
-def run_streams(seed: int, quick: bool = False) -> Outcome:
-    """Measure all `SELECTORS` on every stream. If `quick`, streams have a tenth of the rounds."""
-    k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
-    cells = {}
+def run_streams(seed: int, num_rounds: int = 1000) -> Outcome:
+    """Measure all `SELECTORS` on every stream."""
+    k, cells = 5, {}
     for stream_name in STREAMS:
         stream = make_stream(stream_name, seed, num_rounds=num_rounds)
         regrets = {

@@ -105,9 +105,8 @@ def gradients_on_the_way(problem: Problem, num_rounds: int, step: float = 0.1) -
     return np.array(norms), np.array(means)
 
 
-def run_bounds(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run_bounds(seed: int, num_rounds: int = T) -> Outcome:
     """Measure regrets, and compute their bounds; compute ζ² on the path of gradient descent."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -161,9 +160,8 @@ def along(problem: Problem, models: Floats) -> tuple[Floats, Floats, float]:
     return np.array(norms), np.array(means), noise
 
 
-def run_gradient(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run_gradient(seed: int, num_rounds: int = T) -> Outcome:
     """Compare the mean squared gradient of several selectors, and the gap of eq. 5, with bounds."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -270,9 +268,8 @@ def largest_smoothness(problem: Problem) -> float:
     return float(np.linalg.eigvalsh(hessians)[:, -1].max())
 
 
-def run_fedavg(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run_fedavg(seed: int, num_rounds: int = T) -> Outcome:
     """Train by FedAvg with several selectors, and compare the mean squared gradient with its bounds."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)

@@ -184,7 +184,7 @@ def _picks(rng: np.random.Generator, group: _Group, batch_size: int) -> tuple[In
 
 
 def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
-    """The errors and gradient norms of mini-batches (c, b, pixels) at the models w (pixels, A, classes)."""
+    """Return errors and gradient norms of mini-batches (c, b, pixels) at models w (pixels, A, classes)."""
     c, b, pixels = images.shape
     logits = (images.reshape(c * b, pixels) @ w.reshape(pixels, -1)).reshape(c, b, *w.shape[1:])
     errors = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -112,9 +112,8 @@ def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Flo
     return excess, error
 
 
-def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run(seed: int, num_rounds: int = T) -> Outcome:
     """Train with every selector."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
     problem = quadratics(np.random.default_rng(seed))
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}

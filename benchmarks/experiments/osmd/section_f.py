@@ -67,7 +67,6 @@ REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
 def compare(
     seed: int,
     num_rounds: int = T,
-    quick: bool = False,
     *,
     make: Make,
     measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
@@ -79,7 +78,6 @@ def compare(
     `make` makes the selectors, and `training` trains with them. `measures` are the columns: name -> function
     of the row's track and the first row's track.
     """
-    num_rounds = _rounds(num_rounds, quick)
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -116,12 +114,7 @@ def _thinned(y: Floats, points: int = 50) -> Curve:
     return Curve(rounds.astype(np.float64), y[rounds - 1])
 
 
-def _rounds(num_rounds: int, quick: bool) -> int:
-    """Return the number of rounds, or a tenth of it for the quick form."""
-    return num_rounds // 10 if quick else num_rounds
-
-
-def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run_f5(seed: int, num_rounds: int = T) -> Outcome:
     """Run F.5: compare with `lipschitz-is`, which draws in proportion to the Lipschitz constants.
 
     Each selector is trained with all `STEP_SIZES`; its result is the one with the least final loss.
@@ -137,7 +130,6 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             "optimal (oracle)": new.oracle(0),
         }
 
-    num_rounds = _rounds(num_rounds, quick)
     tracks: dict[str, dict[str, Track]] = {}
     losses: dict[Cell, float] = {}
     regrets: dict[Cell, float] = {}
@@ -164,9 +156,8 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome({**losses, **regrets, **sizes}, _curves(tracks))
 
 
-def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def run_f6(seed: int, num_rounds: int = T) -> Outcome:
     """Run F.6: measure how ā (the largest a of a round), the sum of ā², TV and the regret grow."""
-    num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {
         name: {} for name in ("ā", "sum of ā²", "total variation", "cumulative regret")

@@ -137,7 +137,7 @@ def run(
     data: Path,
     ways: Ways = SKEWED_WAYS,
     step_size: float = 0.075,
-    quick: bool = False,
+    num_rounds: int = T,
     rows: Callable[[int, int, Floats], dict[str, MakeInformed]] = _trials,
 ) -> Outcome:
     """Train with every selector, in every way."""
@@ -145,7 +145,7 @@ def run(
     losses: dict[str, dict[str, Curve]] = {}
     regrets: dict[str, dict[str, Curve]] = {}
     for way, settings in ways.items():
-        history = _train(seed, data, step_size, T // 10 if quick else T, settings, rows)
+        history = _train(seed, data, step_size, num_rounds, settings, rows)
         end = {name: those[-1] for name, (_, those) in history.items()}
         for name, last in end.items():
             cells[name, f"regret, {way}"] = last.regret / end["uniform"].regret

@@ -90,15 +90,11 @@ def _skews(
     )
 
 
-def run_bounds(
-    seed: int, num_rounds: int = 3000, num_points: int = 60, num_samples: int = 4000, quick: bool = False
-) -> Outcome:
+def run_bounds(seed: int, num_rounds: int = 3000, num_points: int = 60, num_samples: int = 4000) -> Outcome:
     """Train with the learning rates of the theorems, and compare the gap with its bound in each round.
 
     ρ̄ and ρ̃ are taken over `num_points` models and those on the path, from `num_samples` sets of candidates.
     """
-    if quick:
-        num_rounds, num_points, num_samples = num_rounds // 10, num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
     around = models_around(problem, np.random.default_rng((seed, 1)), num_points)
     iterations = STEPS * np.arange(num_rounds + 1.0)
@@ -166,7 +162,7 @@ def _in_order(order: tuple[int, ...], round: int, w: float) -> int:
     return order[round]
 
 
-def run_toy(seed: int, quick: bool = False) -> Outcome:
+def run_toy(seed: int) -> Outcome:
     """Select one of two clients, five times: by the larger loss, in the paper's order, or at random."""
     start = float(np.random.default_rng(seed).uniform(-4, -2))
     orders = itertools.product((0, 1), repeat=5)
@@ -189,6 +185,13 @@ def run_toy(seed: int, quick: bool = False) -> Outcome:
 EXPERIMENTS = (
     Experiment(name="poc-toy", run=run_toy, y="F(w) - F*", x="selection", log_y=True),
     Experiment(
-        name="poc-bounds", run=run_bounds, seeds=10, digits=2, x="iteration", y="F(w) - F*", log_y=True
+        name="poc-bounds",
+        run=run_bounds,
+        seeds=10,
+        digits=2,
+        x="iteration",
+        y="F(w) - F*",
+        log_y=True,
+        quick={"num_rounds": 300, "num_points": 15, "num_samples": 1000},
     ),
 )

@@ -120,9 +120,8 @@ def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
     )
 
 
-def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000, quick: bool = False) -> Outcome:
+def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000) -> Outcome:
     """Measure how fast the gap of each trial shrinks, and how large the gap is at the end."""
-    num_rounds = num_rounds // 4 if quick else num_rounds
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
@@ -207,11 +206,9 @@ def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int)
 
 
 def run_profile(
-    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
+    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000
 ) -> Outcome:
     """Measure how often each client is selected, and how skewed the selection is, for `PROFILE_TRIALS`."""
-    if quick:
-        num_points, num_samples = num_points // 4, num_samples // 4
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {}
     for m, trials in PROFILE_TRIALS.items():
@@ -255,6 +252,11 @@ EXPERIMENTS = (
         for name, num_clients in (("poc-quadratic", 30), ("poc-quadratic-100", 100))
     ),
     Experiment(
-        "poc-profile", run_profile, seeds=20, x="client, by number of selections", y="% of all selections"
+        "poc-profile",
+        run_profile,
+        seeds=20,
+        x="client, by number of selections",
+        y="% of all selections",
+        quick={"num_points": 50, "num_samples": 2500},
     ),
 )

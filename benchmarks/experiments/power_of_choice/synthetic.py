@@ -97,11 +97,8 @@ def _synthetic_trials(k: int) -> tuple[Trial, ...]:
     )
 
 
-def run_synthetic(
-    seed: int, num_rounds: int = 800, clients_per_round: tuple[int, ...] = (1, 3), quick: bool = False
-) -> Outcome:
+def run_synthetic(seed: int, num_rounds: int = 800, clients_per_round: tuple[int, ...] = (1, 3)) -> Outcome:
     """Train all trials side by side, on the same data and with the same mini-batches of each client."""
-    num_rounds = num_rounds // 4 if quick else num_rounds
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
     trials = [(k, trial) for k in clients_per_round for trial in _synthetic_trials(k)]

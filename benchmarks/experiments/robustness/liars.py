@@ -170,9 +170,8 @@ def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: 
     )
 
 
-def run(partition: str, seed: int, quick: bool = False) -> Outcome:
-    """Train with each selector, defence and attack. If `quick`, train for a sixth of the rounds."""
-    rounds = NUM_ROUNDS // (6 if quick else 1)
+def run(partition: str, seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
+    """Train with each selector, defence and attack."""
     cells: dict[Cell, float] = {}
     for selector in SELECTORS:
         for name, defence in DEFENCES.items():
@@ -180,7 +179,7 @@ def run(partition: str, seed: int, quick: bool = False) -> Outcome:
                 continue
             row = selector if name == "guard" else f"{selector}, {name}"
             for attack in ATTACKS if name in ("guard", "FedMedian") else ALL_WITH:
-                played = play(selector, partition, ATTACKS[attack], defence, seed, rounds)
+                played = play(selector, partition, ATTACKS[attack], defence, seed, num_rounds)
                 cells[row, attack] = played.accuracy
                 cells[f"{row}: liars' share", attack] = 100 * played.draws
     return Outcome(cells)

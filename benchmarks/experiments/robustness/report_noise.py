@@ -156,19 +156,18 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     return float(np.mean(found[num_rounds // 10 :]) / losses.mean())
 
 
-def run(seed: int, quick: bool = False) -> Outcome:
-    """Measure all selectors in all columns. If `quick`, run a tenth of the rounds."""
-    rounds = NUM_ROUNDS // (10 if quick else 1)
+def run(seed: int, num_rounds: int = NUM_ROUNDS) -> Outcome:
+    """Measure all selectors in all columns."""
     cells: dict[Cell, float] = {}
     uniform = Trial("uniform", "uniform", {})
     for bed in BEDS:
-        base = regret(bed, uniform, "exact", seed, rounds)
+        base = regret(bed, uniform, "exact", seed, num_rounds)
         for trial in BY_NORM:
             for column in COLUMNS:
-                cells[f"{bed}: {trial.label}", column] = regret(bed, trial, column, seed, rounds) / base
+                cells[f"{bed}: {trial.label}", column] = regret(bed, trial, column, seed, num_rounds) / base
     for trial in BY_LOSS:
         for column in COLUMNS:
-            cells[f"loss: {trial.label}", column] = chosen_loss(trial, column, seed, rounds)
+            cells[f"loss: {trial.label}", column] = chosen_loss(trial, column, seed, num_rounds)
     for epsilon in EPSILONS:
         z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
         for n in (10, 50, NUM_ROUNDS):

@@ -17,7 +17,6 @@ def small(monkeypatch):
     monkeypatch.setattr(figures, "IMAGE_CLIENTS", 40)
     monkeypatch.setattr(figures, "ROWS", ROWS)
     monkeypatch.setattr(figures, "PAPER_ROWS", ROWS)
-    monkeypatch.setattr(figures, "QUICK_ROUNDS", 10)
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def same(one, again):
 
 
 def check(run, **settings):
-    """An experiment is a function of its seed, its quick form is shorter, its accuracies are percents."""
+    """An experiment is a function of its seed, its accuracies are percents."""
     one, other = (run(seed, num_rounds=10, **settings) for seed in (3, 4))
-    same(one, run(3, quick=True, **settings))
+    same(one, run(3, num_rounds=10, **settings))
     assert one.cells.keys() == other.cells.keys()
     assert list(one.cells.values()) != list(other.cells.values())
     assert {column for _, column in one.cells} == set(figures.TRIALS)

@@ -229,4 +229,3 @@ def test_the_gradient_of_fedavg_is_below_its_bounds():
     for (row, _), value in one.cells.items():
         assert one.cells[row, "log10 mean gradient²"] <= value
     assert len(one.cells) == 3 * (3 * 3 + 2)
-    assert bounds_measured.run_fedavg(0, num_rounds=200, quick=True).cells == one.cells
