@@ -50,8 +50,6 @@ Step = tuple[Ints, Selection, Bools, Floats, Floats]
 def bias(federation: Federation, method: Method, rounds: int, every: int = 1) -> float:
     """Return b of a method in a federation, measured in a number of rounds; see the module's docstring.
 
-    After the first `LEARNING_ROUNDS` rounds, the selector learns from every ``every``-th round.
-
     The standard error of b² of an unbiased method is about 2/rounds, divided by the root of the number of
     directions in which the updates vary.
     """

@@ -9,13 +9,7 @@ from strategies.checkpoint import replacing
 
 
 def draw(found: Sequence[Cell], results: Sequence[Result], path: Path) -> None:
-    """Draw the mean accuracy of each cell with its 95 % interval, and a dot for each trial.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is not installed.
-    """
+    """Draw the mean accuracy of each cell with its 95 % interval, and a dot for each trial."""
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys(cell.case for cell in found))

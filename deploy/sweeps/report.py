@@ -34,25 +34,9 @@ HOLM = (
 def write_results(
     folder: Path, results: Sequence[Result], axes: Sequence[str], baseline: str, planned: int
 ) -> list[str]:
-    """Write `results.csv`, `results.json`, `results.md` and the figure `results.png`.
+    """Write `results.csv`, `.json`, `.md` and, with matplotlib, `.png`; return the names of the files.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-    results : Sequence[Result]
-        The results so far.
-    axes : Sequence[str]
-        The settings that vary.
-    baseline : str
-        See `paired_tests`.
-    planned : int
-        The number of trials of the sweep.
-
-    Returns
-    -------
-    list[str]
-        The names of the files. Without matplotlib, there is no figure.
+    `axes` are the settings that vary, and `planned` is the number of trials of the sweep.
     """
     from deploy.sweeps.figure import draw
 

@@ -50,10 +50,9 @@ def _objects(num_classes: int) -> list[nn.Module]:
 def _faces(num_classes: int) -> list[nn.Module]:
     """Return LEAF's network for CelebA, for 84 x 84 colour pixels.
 
-    The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm,
-    as Hsieh et al. 2020 recommend. The running statistics of batch norm are not parameters, so they would not
-    be averaged. The statistics of a client whose samples are all of one class would not fit the samples of
-    other clients.
+    Group norm replaces LEAF's batch norm, as Hsieh et al. 2020 recommend: its running statistics are no
+    parameters, so they would not be averaged, and those of a client with one class would not fit other
+    clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):
