@@ -5,6 +5,7 @@ docs/results/power-of-choice.md says what the paper's terms mean here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from simulation.kernels import MLP
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from tasks.datasets import InMemory
+from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import dirichlet
 
@@ -74,19 +75,37 @@ class Track(NamedTuple):
     seconds: float  # t_comp in seconds, the mean over the rounds
 
 
-def make_federation(file: Path, seed: int, alpha: float) -> Federation:
-    """Shuffle all images of an .npz file; 80 % go to the clients, and the last 15 % are the test images."""
-    with np.load(file) as arrays:
-        missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)
-        if missing:
-            raise ValueError(f"{file} holds {sorted(arrays.files)}: must hold {sorted(missing)} too")
-        pixels = np.concatenate([arrays[f"x_{half}"].reshape(-1, SIZES[0]) for half in ("train", "test")])
-        labels = np.concatenate([arrays[f"y_{half}"] for half in ("train", "test")]).astype(np.int64)
+@dataclass(frozen=True)
+class Pool:
+    """All samples of a data set: those of its training half and those of its test half."""
+
+    halves: datasets.Halves
+
+    def take(self, rows: Ints) -> Dataset:
+        """Return the samples in these rows; the rows of the test half follow those of the training half."""
+        first = len(self.halves.train.labels)
+        inner = rows < first
+        train, test = self.halves.train.take(rows[inner]), self.halves.test.take(rows[~inner] - first)
+        order = np.argsort(np.concatenate([np.flatnonzero(inner), np.flatnonzero(~inner)]), kind="stable")
+        return Dataset(*(np.concatenate(both)[order] for both in zip(train, test, strict=True)))
+
+
+def shuffled(
+    dataset: str, file: Path, seed: int, num_clients: int, alpha: float
+) -> tuple[FederatedData, Dataset]:
+    """Give the clients 80 % of all samples of a file, and return the last 15 % as the test samples."""
+    halves = datasets.load(dataset, str(file))
+    labels = np.concatenate([halves.train.labels, halves.test.labels])
     order = np.random.default_rng(seed).permutation(len(labels))
     train, _, test = np.split(order, [len(order) * 80 // 100, len(order) * 85 // 100])
-    samples = InMemory(pixels, labels)
-    data = federate(samples, [train[part] for part in dirichlet(labels[train], M, seed, alpha)])
-    return Federation(data, samples.take(test), Dataset(data.inputs[::8], data.labels[::8]))
+    parts = dirichlet(labels[train], num_clients, seed, alpha)
+    return federate(Pool(halves), [train[part] for part in parts]), Pool(halves).take(test)
+
+
+def make_federation(file: Path, seed: int, alpha: float) -> Federation:
+    """Return the images of an .npz file, see `shuffled`."""
+    data, test = shuffled(file.stem, file, seed, M, alpha)
+    return Federation(data, test, Dataset(data.inputs[::8], data.labels[::8]))
 
 
 def learning_rate(round: int) -> float:

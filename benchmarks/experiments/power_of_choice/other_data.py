@@ -15,15 +15,13 @@ from pathlib import Path
 import numpy as np
 
 import tasks
-from benchmarks.experiments.power_of_choice.mnist_training import Trial
+from benchmarks.experiments.power_of_choice.mnist_training import Pool, Trial, shuffled
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.kernels import MLP, Kernel, kernel_of
 from simulation.simulator import Simulator
-from strategies.numerics.arrays import Ints
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
-from tasks.partitions import dirichlet
 
 
 @dataclass(frozen=True)
@@ -49,38 +47,14 @@ class Setting:
         return self.rate * 0.5 ** sum(round > each for each in self.halved)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """All samples of a data set: those of its training half and those of its test half."""
-
-    halves: datasets.Halves
-
-    def take(self, rows: Ints) -> Dataset:
-        """Return the samples in these rows; the rows of the test half follow those of the training half."""
-        first = len(self.halves.train.labels)
-        inner = rows < first
-        train, test = self.halves.train.take(rows[inner]), self.halves.test.take(rows[~inner] - first)
-        order = np.argsort(np.concatenate([np.flatnonzero(inner), np.flatnonzero(~inner)]), kind="stable")
-        return Dataset(
-            np.concatenate([train.inputs, test.inputs])[order],
-            np.concatenate([train.labels, test.labels])[order],
-        )
-
-
 def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple[FederatedData, Dataset]:
     """Return the clients' samples and the test samples.
 
     Raises ValueError if the file holds another data set, or too few users with `min_samples` samples.
     """
-    halves = datasets.load(setting.dataset, str(file))
-    random = np.random.default_rng(seed)
     if alpha is not None:
-        labels = np.concatenate([halves.train.labels, halves.test.labels])
-        order = random.permutation(len(labels))
-        train, _, test = np.split(order, [len(order) * 80 // 100, len(order) * 85 // 100])
-        pool = _Pool(halves)
-        parts = dirichlet(labels[train], setting.num_clients, seed, alpha)
-        return federate(pool, [train[part] for part in parts]), pool.take(test)
+        return shuffled(setting.dataset, file, seed, setting.num_clients, alpha)
+    halves, random = datasets.load(setting.dataset, str(file)), np.random.default_rng(seed)
     # Each client is a user, with the samples of both halves.
     train_users, test_users = halves.train.users, halves.test.users
     if train_users is None or test_users is None:
@@ -99,8 +73,7 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
         mine, _, others = np.split(rows, [len(rows) * 80 // 100, len(rows) * 85 // 100])
         clients.append(mine)
         held_out.append(others)
-    pool = _Pool(halves)
-    return federate(pool, clients), pool.take(np.concatenate(held_out))
+    return federate(Pool(halves), clients), Pool(halves).take(np.concatenate(held_out))
 
 
 def run(

@@ -221,6 +221,6 @@ def test_flics_on_cifar_100(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cifar_100, "PROCESSES", {"Poisson": ("poisson", 1.0)})
     monkeypatch.setattr(cifar_100, "TRIALS", {"FLICS-ADAM": ("flics", True)})
     file = make("cifar100", count=200)
-    outcome = cifar_100.run(1, file, size=cifar_100.Size(num_clients=20, largest=2), quick=True)
+    outcome = cifar_100.run(1, file, num_clients=20, largest=2, training=cifar_100.QUICK)
     check(outcome)
     assert set(outcome.cells) == {("Poisson", "FLICS-ADAM"), ("Poisson, worst group", "FLICS-ADAM")}
