@@ -32,6 +32,15 @@ class Problem(NamedTuple):
         norms: Floats = np.linalg.norm((self.y[:, None] @ self.x)[:, 0], axis=1) / self.y.shape[1]
         return norms
 
+    def forms(self) -> tuple[Floats, Floats]:
+        """Return the Hessian of each client's loss (M, d, d), and minus its gradient at w = 0 (M, d)."""
+        n = self.y.shape[1]
+        return self.x.transpose(0, 2, 1) @ self.x / n, (self.y[:, None] @ self.x)[:, 0] / n
+
+    def smoothness(self) -> float:
+        """Return L: the largest curvature of any client's loss."""
+        return float(np.linalg.eigvalsh(self.forms()[0])[:, -1].max())
+
 
 def unlike_clients(
     rng: np.random.Generator,
@@ -117,6 +126,8 @@ class _Recorder:
         self._regret, self._error = np.empty_like(self._loss), np.empty_like(self._loss)
         self._roots = np.empty((num_rounds, len(trials), m))
         self._models = np.empty((num_rounds, len(trials), d))
+        self.start = np.zeros((len(trials), d))  # models before round 1, and the trials' step sizes
+        self.steps = np.array([trial.step_size for trial in trials])[:, None]
 
     def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
         """Let all trials select and learn from the moves (A, M, d) that each client would send in each trial.
@@ -137,9 +148,8 @@ class _Recorder:
         roots = self._roots[round - 1] = norms / m
         least = roots.sum(axis=1) ** 2
         excess = (roots**2 / p).sum(axis=1) - least
-        self._regret[round - 1] = (
-            np.where(excess > 1e-12 * least, excess, 0) / self._k
-        )  # rounding may make a regret of 0 negative
+        # Rounding may make a regret of 0 negative.
+        self._regret[round - 1] = np.where(excess > 1e-12 * least, excess, 0) / self._k
         self._error[round - 1] = ((estimates - moves.mean(axis=1)) ** 2).sum(axis=1)
         return selections, estimates
 
@@ -201,10 +211,7 @@ def train(
     """
     factor = float(batch_size) if summed else 1.0
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)
-    w, steps = (
-        np.zeros((len(trials), problem.x.shape[2])),
-        np.array([trial.step_size for trial in trials])[:, None],
-    )
+    w, steps = recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         g = _gradients(w, *_batches(problem, rng, batch_size, replacement)).swapaxes(0, 1)
         _, estimates = recorder.play(round, g)
@@ -231,9 +238,7 @@ def train_fedavg(
     `Track.roots` are computed from ||G_m|| itself.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)
-    m, _, d = problem.x.shape
-    w = np.zeros((len(trials), d))
-    steps = np.array([trial.step_size for trial in trials])[:, None]
+    m, w, steps = len(problem.x), recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         v = np.tile(w, (m, 1, 1))
         for _ in range(local_steps):
@@ -266,10 +271,8 @@ def train_scaffold(
     needs no importance weights. Selectors learn from ||v_m - w||.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
-    m, _, d = problem.x.shape
-    w = np.zeros((len(trials), d))
-    controls = np.zeros((m, len(trials), d))
-    steps = np.array([trial.step_size for trial in trials])[:, None]
+    m, w, steps = len(problem.x), recorder.start, recorder.steps
+    controls = np.zeros((m, *w.shape))
     for round in range(1, num_rounds + 1):
         common = controls.mean(axis=0)
         v = np.tile(w, (m, 1, 1))
