@@ -27,19 +27,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import STREAMS, Stream, make_stream
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import markdown
 from strategies.advice import BASELINE, Evidence, LoggedRound, advise, collect
 from strategies.advice.log import feedback_of
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 LOGS = (BASELINE, "forecast")
-STUDIED: dict[str, tuple[str, dict[str, Any]]] = {
-    BASELINE: (BASELINE, {}),
-    "md": ("md", {}),
-    "avare": ("avare", {}),
-    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": ("forecast", {}),
+STUDIED = {
+    **{name: Method(name) for name in (BASELINE, "md", "avare")},
+    "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "forecast": Method("forecast"),
 }
 FIXED = frozenset({BASELINE, "md"})
 ALLOWED = 1.05
@@ -70,16 +69,7 @@ class Case(NamedTuple):
 
 def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
     """Return a new selector, by its name in `STUDIED`."""
-    kind, settings = STUDIED[name]
-    return create(
-        kind,
-        setting.clients,
-        client_sizes=stream.sizes,
-        clients_per_round=setting.per_round,
-        num_rounds=setting.rounds,
-        seed=seed,
-        **settings,
-    )
+    return STUDIED[name].made(stream.sizes, setting.per_round, seed, setting.rounds)
 
 
 def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tasks
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy.federation import JITTER, MEDIAN, SIGMA
 from simulation.kernels import Kernel, Plan, kernel_of
@@ -59,13 +60,6 @@ class FedAvgSelector(PlainMeanSelector):
     def _choose(self, context: RoundContext) -> tuple[Ints, Floats]:
         clients = context.rng("select").permutation(context.available.clients)[: context.k]
         return clients, np.full(clients.size, 1 / context.available.count)
-
-
-class Method(NamedTuple):
-    """A selector and its settings."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
 
 
 BASELINE = "md"

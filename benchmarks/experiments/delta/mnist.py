@@ -8,7 +8,6 @@ from functools import partial
 from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
@@ -21,6 +20,7 @@ from benchmarks.experiments.delta.training import (
     run_figure,
     run_table,
 )
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import MLP, Softmax
 

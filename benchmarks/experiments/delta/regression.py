@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.delta.synthetic import Method, poll_and_select, reports_of
+from benchmarks.experiments.delta.synthetic import poll_and_select, reports_of
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create

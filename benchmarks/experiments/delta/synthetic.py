@@ -2,21 +2,13 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
-
-
-class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and keyword arguments for it."""
-
-    selector: str
-    settings: Mapping[str, Any] = {}
-
 
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""

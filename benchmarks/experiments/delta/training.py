@@ -18,7 +18,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.synthetic import Method
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator

@@ -10,12 +10,12 @@ from benchmarks.experiments.forecast.streams import (
     MakeStream,
     Stream,
     drift,
-    made,
     noise_of,
     regret_on_stream,
     sized,
     static,
 )
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.osmd.least_squares import Trial, train_scaffold, unlike_clients
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 
@@ -73,7 +73,7 @@ SETTINGS = {
     "drift, K = 20": Setting(drift, 200, 20, 200),
 }
 SCAFFOLD = "SCAFFOLD, σ = 10"
-COLUMNS = SELECTORS | {"adaptive-osmd x1000": ("adaptive-osmd", {"learning_rate_multiplier": 1000.0})}
+COLUMNS = SELECTORS | {"adaptive-osmd x1000": Method("adaptive-osmd", {"learning_rate_multiplier": 1000.0})}
 
 
 def run_settings(seed: int, quick: bool = False) -> Outcome:
@@ -83,14 +83,14 @@ def run_settings(seed: int, quick: bool = False) -> Outcome:
         m, k, t = setting.num_clients, setting.clients_per_round, setting.num_rounds // (10 if quick else 1)
         stream = setting.make(np.random.default_rng(seed), m, t)
         regrets = {
-            column: regret_on_stream(partial(made, chosen, k, t, seed), stream, k)
-            for column, chosen in COLUMNS.items()
+            column: regret_on_stream(method.made(stream.sizes, k, seed, t), stream, k)
+            for column, method in COLUMNS.items()
         }
         cells |= {(row, column): regret / regrets["uniform"] for column, regret in regrets.items()}
     m, k, t = 100, 5, 50 if quick else 500
     rng = np.random.default_rng(seed)
     problem = unlike_clients(rng, 10, m)
-    trials = [Trial(made(chosen, k, t, seed, np.ones(m))) for chosen in COLUMNS.values()]
+    trials = [Trial(method.made(m, k, seed, t)) for method in COLUMNS.values()]
     tracks = train_scaffold(problem, trials, rng, clients_per_round=k, num_rounds=t)
     for column, track in zip(COLUMNS, tracks, strict=True):
         cells[SCAFFOLD, column] = float(track.regret[-1] / tracks[0].regret[-1])

@@ -5,15 +5,15 @@ selectors meet the same norms. Selectors are compared by cumulative regret (`ben
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.regret import excess, feedback_of
 from benchmarks.experiments.report import Experiment, Outcome
 from strategies.numerics.arrays import Floats
-from strategies.selectors import Selector, create
+from strategies.selectors import Selector
 
 SPREAD = 1.0
 """Standard deviation of the logarithm of the norms that `static` returns. Most streams are made from these
@@ -29,9 +29,6 @@ class Stream(NamedTuple):
 
 MakeStream = Callable[[np.random.Generator, int, int], Stream]
 """A function that makes a stream from a source of randomness, M and T."""
-
-MakeSelector = Callable[[Floats], Selector]
-"""A function that makes the measured selector from the clients' data sizes (M,)."""
 
 
 def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> Stream:
@@ -127,9 +124,8 @@ STREAMS: dict[str, MakeStream] = {
 }
 
 
-def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int) -> float:
+def regret_on_stream(selector: Selector, stream: Stream, clients_per_round: int) -> float:
     """Return the cumulative regret >= 0 of a selector on a stream, in the unit of its squared norms."""
-    selector = make(stream.sizes)
     r = stream.norms * (stream.sizes / stream.sizes.sum())
     regret = 0.0
     for round, norms in enumerate(stream.norms, start=1):
@@ -144,37 +140,14 @@ def make_stream(name: str, seed: int, num_clients: int = 100, num_rounds: int = 
     return STREAMS[name](np.random.default_rng(seed), num_clients, num_rounds)
 
 
-SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "uniform": ("uniform", {}),
-    "md": ("md", {}),
-    "avare": ("avare", {}),
-    "mabs": ("mabs", {}),
-    "vrb": ("vrb", {}),
-    "k-vib": ("k-vib", {}),
-    "k-vib, γ x.001": (
-        "k-vib",
-        {"gamma_multiplier": 0.001},
-    ),  # the best of six on seed 100, in the mean of logs
-    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": ("forecast", {}),
+SELECTORS = {
+    **{name: Method(name) for name in ("uniform", "md", "avare", "mabs", "vrb", "k-vib")},
+    # The best of six on seed 100, in the mean of logs.
+    "k-vib, γ x.001": Method("k-vib", {"gamma_multiplier": 0.001}),
+    "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "forecast": Method("forecast"),
 }
-"""The column of a selector in the table, its name, and its settings."""
-
-
-def made(
-    chosen: tuple[str, dict[str, Any]], clients_per_round: int, num_rounds: int, seed: int, sizes: Floats
-) -> Selector:
-    """Return a new selector with a name and settings, for clients of these sizes (M,)."""
-    name, settings = chosen
-    return create(
-        name,
-        sizes.size,
-        client_sizes=sizes,
-        clients_per_round=clients_per_round,
-        num_rounds=num_rounds,
-        seed=seed,
-        **settings,
-    )
+"""Column of the table -> method."""
 
 
 def run_streams(seed: int, num_rounds: int = 1000) -> Outcome:
@@ -183,8 +156,8 @@ def run_streams(seed: int, num_rounds: int = 1000) -> Outcome:
     for stream_name in STREAMS:
         stream = make_stream(stream_name, seed, num_rounds=num_rounds)
         regrets = {
-            column: regret_on_stream(partial(made, chosen, k, num_rounds, seed), stream, k)
-            for column, chosen in SELECTORS.items()
+            column: regret_on_stream(method.made(stream.sizes, k, seed, num_rounds), stream, k)
+            for column, method in SELECTORS.items()
         }
         # If all norms are equal, uniform sampling has no regret to divide by. Then the cell is the loss
         # divided by the least possible loss.

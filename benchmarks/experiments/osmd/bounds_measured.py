@@ -61,8 +61,9 @@ def comparators(roots: Floats, floor: float) -> dict[str, Comparator]:
 def _selectors(seed: int, num_rounds: int, a_max: float) -> dict[tuple[str, str], Selector]:
     """Return (name, version) -> selector with the printed rates and γ, and with a fixed ā."""
     new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed, alpha=ALPHA, a_max=a_max)
+    printed: dict[str, Any] = {"gamma": "printed"}
     return {
-        (name, version): new(name, M, rates=version, **({} if name == "osmd" else {"gamma": "printed"}))
+        (name, version): new(name, M, rates=version, **({} if name == "osmd" else printed))
         for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
         for version in ("v1", "v2")
     }

@@ -46,20 +46,12 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
     ``lipschitz-is`` the constants `lipschitz` (M,). Without "asked", ā is the largest a seen so far; with the
     doubling trick that of the block before, so in version v1 asking would change nothing.
     """
+    new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed)
 
     def row(name: str, *, norms_known: bool = False, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
-            known = {"update_norms": norms} if norms_known else {}
-            return create(
-                name,
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=K,
-                num_rounds=num_rounds,
-                seed=seed,
-                **known,
-                **settings,
-            )
+            known: dict[str, Any] = {"update_norms": norms} if norms_known else {}
+            return new(name, sizes.size, client_sizes=sizes, **known, **settings)
 
         return make
 
@@ -105,20 +97,13 @@ def _authors_trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, 
 
     ā is the largest a before training. In most rows it is computed with the weights 1/M in place of λ.
     """
+    new = partial(create, clients_per_round=K, num_rounds=num_rounds, seed=seed)
 
     def with_fixed_a_max(equal_weights: bool, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
             shares = 1 / sizes.size if equal_weights else sizes / sizes.sum()
-            return create(
-                "adaptive-osmd",
-                sizes.size,
-                client_sizes=sizes,
-                clients_per_round=K,
-                num_rounds=num_rounds,
-                seed=seed,
-                a_max=float((shares * norms).max()) ** 2,
-                **settings,
-            )
+            a_max = float((shares * norms).max()) ** 2
+            return new("adaptive-osmd", sizes.size, client_sizes=sizes, a_max=a_max, **settings)
 
         return make
 

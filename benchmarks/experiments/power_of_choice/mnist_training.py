@@ -87,7 +87,8 @@ class Pool:
         inner = rows < first
         train, test = self.halves.train.take(rows[inner]), self.halves.test.take(rows[~inner] - first)
         order = np.argsort(np.concatenate([np.flatnonzero(inner), np.flatnonzero(~inner)]), kind="stable")
-        return Dataset(*(np.concatenate(both)[order] for both in zip(train, test, strict=True)))
+        inputs, labels = (train.inputs, test.inputs), (train.labels, test.labels)
+        return Dataset(np.concatenate(inputs)[order], np.concatenate(labels)[order])
 
 
 def shuffled(

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Selection, Selector, create
+from strategies.selectors import Selection, Selector
 
 STEPS, STEP_SIZE = 2, 2e-5
 """The number of local steps τ and the learning rate η on the quadratic losses."""
@@ -110,14 +111,8 @@ PROFILE_TRIALS = {30: _trials(6, 15, 30), 100: (Trial("100 clients, d=15", "pow-
 
 def make_selector(problem: Quadratic, trial: Trial, seed: int) -> Selector:
     """Return the selector of a trial, of which a tenth of the clients train in a round."""
-    return create(
-        trial.selector,
-        problem.sizes.size,
-        client_sizes=problem.sizes,
-        clients_per_round=problem.sizes.size // 10,
-        seed=seed,
-        **trial.settings,
-    )
+    m = problem.sizes.size
+    return Method(trial.selector, trial.settings).made(problem.sizes, m // 10, seed)
 
 
 def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 30_000) -> Outcome:

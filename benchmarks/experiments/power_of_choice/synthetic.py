@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM, Trial, ask_and_select
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Feedback, create
+from strategies.selectors import Feedback
 
 Float32s = npt.NDArray[np.float32]
 CLASSES = 10
@@ -103,16 +104,7 @@ def run_synthetic(seed: int, num_rounds: int = 800, clients_per_round: tuple[int
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
     trials = [(k, trial) for k in clients_per_round for trial in _synthetic_trials(k)]
     selectors = [
-        create(
-            trial.selector,
-            m,
-            client_sizes=samples.sizes,
-            clients_per_round=k,
-            num_rounds=num_rounds,
-            seed=seed,
-            **trial.settings,
-        )
-        for k, trial in trials
+        Method(trial.selector, trial.settings).made(samples.sizes.astype(np.float64), k, seed, num_rounds) for k, trial in trials
     ]
     models = np.zeros((len(trials), CLASSES, samples.x.shape[1]), dtype=np.float32)
     history = np.empty((num_rounds + 1, len(trials)))

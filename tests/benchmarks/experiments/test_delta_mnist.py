@@ -8,8 +8,8 @@ from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import training
 from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
 from benchmarks.experiments.delta.mnist import FIGURE_2, SPLIT, TABLES
-from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.delta.training import BASELINE, METHODS, Backbone, Run
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
