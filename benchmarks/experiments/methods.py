@@ -15,7 +15,7 @@ class Method(NamedTuple):
 
     def made(self, sizes: Floats | int, k: int, seed: int, num_rounds: int | None = None) -> Selector:
         """Return a new selector of K = `k` clients; `sizes` are the data sizes (M,), or M equal clients."""
-        more: dict[str, Any] = {"clients_per_round": k, "num_rounds": num_rounds, "seed": seed, **self.settings}
+        more: dict[str, Any] = {**self.settings, "num_rounds": num_rounds, "seed": seed}
         if isinstance(sizes, int):
-            return create(self.selector, sizes, **more)
-        return create(self.selector, sizes.size, client_sizes=sizes, **more)
+            return create(self.selector, sizes, clients_per_round=k, **more)
+        return create(self.selector, sizes.size, client_sizes=sizes, clients_per_round=k, **more)

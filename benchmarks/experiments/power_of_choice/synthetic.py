@@ -104,7 +104,8 @@ def run_synthetic(seed: int, num_rounds: int = 800, clients_per_round: tuple[int
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
     trials = [(k, trial) for k in clients_per_round for trial in _synthetic_trials(k)]
     selectors = [
-        Method(trial.selector, trial.settings).made(samples.sizes.astype(np.float64), k, seed, num_rounds) for k, trial in trials
+        Method(trial.selector, trial.settings).made(samples.sizes.astype(np.float64), k, seed, num_rounds)
+        for k, trial in trials
     ]
     models = np.zeros((len(trials), CLASSES, samples.x.shape[1]), dtype=np.float32)
     history = np.empty((num_rounds + 1, len(trials)))
