@@ -73,7 +73,7 @@ def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
 
 
 def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:
-    """Let each selector draw for itself; return for each the sum over rounds and clients of a_m / q_m.
+    """Let each selector draw for itself; return the sum over rounds and clients of a_m / q_m.
 
     In a round, a_m is (λ_m times the norm of client m)², and q_m is the selector's probability of client m.
     """
@@ -91,11 +91,9 @@ def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, floa
 
 
 def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
-    """Let the selector ``log`` draw from a stream; return the evidence of its log, and true variances.
+    """Let the selector ``log`` draw from a stream; return the evidence of its log, and true variances (S,).
 
-    The true variances (S,) are those under the probabilities of the replayed selectors.
-
-    S is the number of selectors in `STUDIED`. The variances are relative to uniform sampling.
+    These are under the probabilities of the S replayed selectors, relative to uniform sampling.
     """
     logger = new(log, stream, setting, seed)
     nobody = np.empty(0, dtype=np.int64)

@@ -38,11 +38,7 @@ def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
 def check(
     workload: Workload, names: Sequence[str], *, peers_python: Path, data: Path | None = None
 ) -> dict[str, float | str]:
-    """Return the largest parameter difference between each engine's model and the reference.
-
-    If an engine has no model, the reason takes the place of the difference. The arguments are those of
-    `measure.measure`.
-    """
+    """Return the largest parameter difference of each engine's model from the reference, or the reason for none."""
     alone = workload.alone()
     failures: dict[str, str] = {}
     found: dict[str, float | str] = {}
