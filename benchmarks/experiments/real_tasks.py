@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tasks
+from benchmarks.experiments.draws import products
 from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy.federation import JITTER, MEDIAN, SIGMA
 from simulation.kernels import Kernel, Plan, kernel_of
-from simulation.kernels.base import StackedUpdates
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
@@ -142,11 +142,8 @@ def run(
 def federation_of(setting: Setting, seed: int, path: Path) -> Federation:
     """Return the data of a seed, which are the same for all methods."""
     task = tasks.create(setting.task, partition=setting.partition, data_dir=str(path), **setting.model)
-    data, test, rng = (
-        task.federated_data(setting.num_clients, seed),
-        task.test_data(),
-        generator(seed, 0, "tested"),
-    )
+    data, test = task.federated_data(setting.num_clients, seed), task.test_data()
+    rng = generator(seed, 0, "tested")
     test = test.take(rng.permutation(len(test))[:TESTED])
     clients = [data.client(m) for m in range(data.num_clients)]
     own = [each.take(rng.permutation(len(each))[:OWN]) for each in clients]
@@ -193,19 +190,10 @@ def train(setting: Setting, federation: Federation, method: Method, seed: int) -
     size = sum(array.nbytes for array in simulator.arrays.values()) / 1e6
     own = np.sort([100 * simulator.evaluate(each).accuracy for each in federation.own])
     plan = Plan(seed, setting.num_rounds + 1, setting.learning_rate, BATCH_SIZE, setting.local_steps)
-    trained = federation.kernel.train(simulator.arrays, federation.data, np.arange(setting.num_clients), plan)
-    assert isinstance(trained.updates, StackedUpdates)  # of all kernels here
-    rows = trained.updates.rows
-    products = (rows @ rows.T).astype(np.float64)
-    error, bias = _error_and_bias(simulator.selector, products, trained.losses, setting.num_rounds)
-    return Track(
-        np.array(accuracy),
-        cohorts,
-        size * np.cumsum(models),
-        float(own[: own.size // 10].mean()),
-        error,
-        bias,
-    )
+    found = products(federation.kernel, simulator.arrays, federation.data, plan)
+    error, bias = _error_and_bias(simulator.selector, *found, setting.num_rounds)
+    worst = float(own[: own.size // 10].mean())
+    return Track(np.array(accuracy), cohorts, size * np.cumsum(models), worst, error, bias)
 
 
 def _error_and_bias(
@@ -245,22 +233,11 @@ def tune(name: str, path: Path, seeds: Sequence[int] = (1000, 1001)) -> dict[flo
 
 
 SETTINGS = {
-    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.4, local_steps=10, num_rounds=100, best=94.5),
-    "real-cifar-.1": Setting(
-        "cifar10", "dirichlet:0.1", 0.1, local_steps=10, num_rounds=80, best=37.7, model={"small": True}
-    ),
-    "real-cifar-.3": Setting(
-        "cifar10", "dirichlet:0.3", 0.2, local_steps=10, num_rounds=80, best=45.6, model={"small": True}
-    ),
+    "real-mnist": Setting("mnist-mlp", "dirichlet:0.3", 0.4, 10, 100, best=94.5),
+    "real-cifar-.1": Setting("cifar10", "dirichlet:0.1", 0.1, 10, 80, best=37.7, model={"small": True}),
+    "real-cifar-.3": Setting("cifar10", "dirichlet:0.3", 0.2, 10, 80, best=45.6, model={"small": True}),
     "real-shakespeare": Setting(
-        "shakespeare",
-        "natural",
-        8.0,
-        local_steps=5,
-        num_rounds=70,
-        best=34.9,
-        num_clients=156,
-        model={"hidden": 64, "depth": 1, "length": 20},
+        "shakespeare", "natural", 8.0, 5, 70, 34.9, 156, {"hidden": 64, "depth": 1, "length": 20}
     ),
 }
 EXPERIMENTS = tuple(

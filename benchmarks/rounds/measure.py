@@ -106,7 +106,7 @@ def federation(
 
 
 def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of measured rounds, at least `rounds` of each kind: federation -> kind -> seconds."""
+    """Return the seconds of rounds, at least `rounds` of each kind: federation -> kind -> seconds."""
     seconds: dict[str, dict[str, list[float]]] = {name: {"train": [], "poll": []} for name in running}
     turns = -(-rounds // TURN)
     for turn in range(1 + turns):

@@ -38,7 +38,7 @@ def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
 def check(
     workload: Workload, names: Sequence[str], *, peers_python: Path, data: Path | None = None
 ) -> dict[str, float | str]:
-    """Return the largest parameter difference of each engine's model from the reference, or the reason for none."""
+    """Return the largest difference of each engine's model from the reference, or the reason for none."""
     alone = workload.alone()
     failures: dict[str, str] = {}
     found: dict[str, float | str] = {}
