@@ -1,8 +1,7 @@
 """The definition of an experiment, and the table made from the results of its seeds.
 
-One seed of an experiment yields a number for each cell (row, column) of the table, and curves. The table
-shows a cell's mean ± standard deviation over the seeds, followed in brackets by a known result to compare it
-with, if there is one. What an experiment is about stands on its page in docs/results/.
+One seed of an experiment yields a number for each cell (row, column) of the table, and curves. What an
+experiment is about stands on its page in docs/results/.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ class Curve(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one seed: the cells of the table, and the curves of the figure.
+    """The result of one seed: the cells of the table, in the order of its rows and columns, and the curves.
 
-    If a cell is NaN or missing, for example because an accuracy was never reached, the seed is left out of
-    the cell's mean, and the table shows "(n of N)". Rows and columns are printed in the order in which they
-    first appear.
+    A seed whose cell is NaN or missing, as if an accuracy was never reached, does not count in the cell's
+    mean.
     """
 
     cells: Mapping[Cell, float]
@@ -142,8 +140,7 @@ class Report(NamedTuple):
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
 
-    If only n < N seeds have a value, "(n of N)" follows. If one seed has a value, there is no "±". If no seed
-    has a value, the text is "never".
+    If only n < N seeds have one, "(n of N)" follows; if none has, the text is "never". One value has no "±".
     """
     there = [value for value in values if not math.isnan(value)]
     if not there:
@@ -166,8 +163,7 @@ def table(report: Report) -> str:
 def rows(report: Report) -> list[str]:
     """Return the lines of the table, after a line that says how to read it.
 
-    A cell with a known result reads ``ours [known]``. Known results are left out of reports on the quick
-    form, since they cannot be compared with its numbers.
+    A cell with a known result reads ``ours [known]``, except in the quick form.
     """
     experiment, seeds = report.experiment, len(report.outcomes)
     known = {} if report.quick else experiment.known
@@ -193,8 +189,7 @@ def rows(report: Report) -> list[str]:
 def markdown(lines: Sequence[Sequence[str]], sides: str = "") -> list[str]:
     """Return the lines of a Markdown table, from its cells with the heads first.
 
-    `sides` has a letter for each column: "l" for left, the default, or "r" for right. Columns are padded,
-    unless a line would have more than 250 characters.
+    `sides` has a letter for each column: "l" (default) or "r". Columns are padded to 250 characters at most.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(widths) > 250:

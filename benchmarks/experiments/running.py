@@ -97,10 +97,7 @@ def missing_data(experiment: Experiment, data: Path | None) -> bool:
 
 
 def data_file(experiment: Experiment, data: Path | None) -> tuple[Path | None, str]:
-    """Return the experiment's file in the folder `data`, and its SHA-256; None and "" if it needs none.
-
-    Raises FileNotFoundError if the file is missing.
-    """
+    """Return the experiment's file and its SHA-256, or None and "" if it needs none; FileNotFoundError."""
     if not experiment.data:
         return None, ""
     if not data or missing_data(experiment, data):
@@ -116,7 +113,7 @@ def _sha256(file: Path, changed: int) -> str:
 
 
 def num_seeds(experiment: Experiment, seeds: int | None, quick: bool) -> int:
-    """Return the number of seeds to run: `seeds` if given, else 1 if quick, else `Experiment.seeds`."""
+    """Return `seeds` if given, else 1 if quick, else `Experiment.seeds`."""
     return seeds or (1 if quick else experiment.seeds)
 
 

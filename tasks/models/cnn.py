@@ -99,10 +99,8 @@ class CNN(Network):
     A data set without images of a known shape is refused, such as "digits", whose images are too small.
     """
 
-    def __init__(
-        self, dataset: str = "mnist", *, small: bool = False, partition: str = "skewed", data_dir: str = ""
-    ) -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "mnist", *, small: bool = False, **data: str) -> None:
+        super().__init__(dataset, **data)
         self._small = small
         if self.data.shape not in _LAYERS:
             raise ValueError(f"data set = {dataset!r}: has no convolutional network")

@@ -44,8 +44,8 @@ class ResNet18(Network):
     refused.
     """
 
-    def __init__(self, dataset: str = "cifar100", *, partition: str = "skewed", data_dir: str = "") -> None:
-        super().__init__(dataset, partition=partition, data_dir=data_dir)
+    def __init__(self, dataset: str = "cifar100", **data: str) -> None:
+        super().__init__(dataset, **data)
         if len(self.data.shape) != 3:
             raise ValueError(f"data set = {dataset!r}: must have images for ResNet-18")
 

@@ -65,10 +65,7 @@ def make_regression(
     num_clients: int = 20,
     optimum: tuple[float, float] = OPTIMUM,
 ) -> Regression:
-    """Draw clients with samples x ~ b/A + U(0.15, 1.15) and noise levels ~ U(0, 2ν), where ν is `noise`.
-
-    For the `optimum` (A, b) = (10, 1) this is x ~ U(0.25, 1.25), and for (8, 2) it is x ~ U(0.4, 1.4).
-    """
+    """Draw clients with samples x ~ b/A + U(0.15, 1.15) and noise levels ~ U(0, 2ν), where ν is `noise`."""
     rng = np.random.default_rng(seed)
     (a, b), low = optimum, optimum[1] / optimum[0] + OFF_POLE
     x = rng.uniform(low, low + 1, (num_clients, num_samples)).astype(np.float32)

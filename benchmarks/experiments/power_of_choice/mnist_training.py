@@ -115,7 +115,7 @@ def learning_rate(round: int) -> float:
 
 
 class Clock:
-    """Simulates t_comp, the paper's duration of a round.
+    """Simulates t_comp, the paper's duration of a round, for clients with these numbers of samples (M,).
 
     t_comp is the time until the slowest candidate has evaluated its loss, plus the time until the slowest
     selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
@@ -124,20 +124,6 @@ class Clock:
     and .42 s with 10 clients. Times are proportional to the number of samples. Evaluation takes a third of
     the time of training, since it needs only one of the three matrix products that a layer needs in training.
     The server's time is ignored.
-
-    Parameters
-    ----------
-    sizes : ndarray of int, shape (M,)
-        Number of samples of each client.
-    case : Case
-        The case, which gives τ and b.
-    seed : int
-        Seed of the noise.
-
-    Attributes
-    ----------
-    training : ResponseTimes
-        Each client's time to train.
     """
 
     def __init__(self, sizes: Ints, case: Case, seed: int) -> None:
