@@ -36,33 +36,30 @@ def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> 
     return Stream(np.ones(m), np.tile(rng.lognormal(0, spread, m), (t, 1)))
 
 
-def _decay(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Shrink the static norms of all clients by the same factor in each round, to a thousandth at the end."""
-    sizes, norms = static(rng, m, t)
-    return Stream(sizes, norms * np.geomspace(1, 1e-3, t)[:, None])
+def changed(factor: Callable[[np.random.Generator, int, int], Floats]) -> MakeStream:
+    """Return a function that multiplies the static norms by the (T, M), (T, 1) or (M,) of `factor`."""
 
+    def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
+        sizes, norms = static(rng, m, t)
+        return Stream(sizes, norms * factor(rng, m, t))
 
-def drift(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
-    sizes, norms = static(rng, m, t)
-    return Stream(sizes, norms * np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
-
-
-def _jumps(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of a tenth of the clients by 30 from the middle on."""
-    sizes, norms = static(rng, m, t)
-    norms[t // 2 :, rng.choice(m, max(1, m // 10), replace=False)] *= 30
-    return Stream(sizes, norms)
+    return stream
 
 
 def noise_of(spread: float) -> MakeStream:
     """Return a function that makes static norms, each multiplied by noise: exp(N(0, `spread`²))."""
+    return changed(lambda rng, m, t: rng.lognormal(0, spread, (t, m)))
 
-    def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
-        sizes, norms = static(rng, m, t)
-        return Stream(sizes, norms * rng.lognormal(0, spread, (t, m)))
 
-    return stream
+def some(factor: float, share: float, since: float) -> MakeStream:
+    """Multiply the static norms of a share of the clients by a factor, from a share of the rounds on."""
+
+    def factors(rng: np.random.Generator, m: int, t: int) -> Floats:
+        found = np.ones((t, m))
+        found[int(since * t) :, rng.choice(m, max(1, int(share * m)), replace=False)] = factor
+        return found
+
+    return changed(factors)
 
 
 def sized(power: float, noise: float, own: float) -> MakeStream:
@@ -80,47 +77,27 @@ def sized(power: float, noise: float, own: float) -> MakeStream:
     return stream
 
 
-def _equal(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """All norms are 1."""
-    return Stream(np.ones(m), np.ones((t, m)))
-
-
-def _everybody(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of all clients by 100 from the middle on."""
-    sizes, norms = static(rng, m, t)
-    norms[t // 2 :] *= 100
-    return Stream(sizes, norms)
-
-
-def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Multiply the static norms of half of the clients by 10. The halves take turns of 100 rounds."""
-    sizes, norms = static(rng, m, t)
-    first = np.arange(m) < m // 2
+def _turns(rng: np.random.Generator, m: int, t: int) -> Floats:
     turn = (np.arange(t) // 100 % 2 == 0)[:, None]
-    return Stream(sizes, norms * np.where(first == turn, 10, 1))
+    return np.where((np.arange(m) < m // 2) == turn, 10.0, 1.0)
 
 
-def _zeros(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Set the static norms of 80 % of the clients to 0 in all rounds."""
-    sizes, norms = static(rng, m, t)
-    norms[:, rng.choice(m, 4 * m // 5, replace=False)] = 0
-    return Stream(sizes, norms)
-
-
+drift = changed(lambda rng, m, t: np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
+"""Multiplies each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
 STREAMS: dict[str, MakeStream] = {
     "static": static,
-    "common decay": _decay,
+    "common decay": changed(lambda rng, m, t: np.geomspace(1, 1e-3, t)[:, None]),
     "drift": drift,
-    "a tenth jumps": _jumps,
+    "a tenth jumps": some(30, share=0.1, since=0.5),
     "noise 1": noise_of(1),
     "noise 2": noise_of(2),
     "sizes uninformative": sized(0, 0, 1.5),
     "sizes anti-informative": sized(-1, 0, 0.5),
     "sizes exact, noise 1": sized(1, 1, 0),
-    "all equal": _equal,
-    "everybody x100": _everybody,
-    "half-half cycle": _cycle,
-    "80 % zeros": _zeros,
+    "all equal": lambda rng, m, t: Stream(np.ones(m), np.ones((t, m))),
+    "everybody x100": changed(lambda rng, m, t: np.where(np.arange(t)[:, None] < t // 2, 1.0, 100.0)),
+    "half-half cycle": changed(_turns),  # the halves take turns of 100 rounds
+    "80 % zeros": some(0, share=0.8, since=0),
 }
 
 
