@@ -206,12 +206,6 @@ def test_products_multiplies_as_much_as_batched(tmp_path: Path, monkeypatch: pyt
     assert expected == dict(done)
 
 
-def test_peers_are_pinned() -> None:
-    lines = (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    assert {"pfl", "fedjax", "jax", "torch"} <= pins.keys()
-
-
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_has_its_class(name: str) -> None:
     module = ast.parse((ENGINE_FILES / f"{ENGINES[name].module}.py").read_text())
