@@ -1,7 +1,5 @@
 """The interface of all tasks: a task takes a model as arrays, and returns the trained model as arrays."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from math import isfinite, nan

@@ -1,27 +1,21 @@
 """Implements `cohort bench papers` and `cohort bench selectors`: runs experiments, writes their tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console
 
 from benchmarks.experiments.figure import draw
-from benchmarks.experiments.report import as_json, table
+from benchmarks.experiments.report import Experiment, Report, as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
 from benchmarks.results.machine import gpu
 from benchmarks.results.recording import record_report
 from tasks.datasets import DESCRIPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.experiments.report import Experiment, Report
 
 
 def list_experiments(known: Mapping[str, Experiment]) -> None:

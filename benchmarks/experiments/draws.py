@@ -6,8 +6,6 @@ client's mini-batches. The features are those that a server can remember: for ea
 ½ old + ½ new of its updates, as 24 random projections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

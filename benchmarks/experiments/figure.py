@@ -1,20 +1,15 @@
 """The figure of an experiment, drawn from the curves of its seeds."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.report import Experiment, Report
 from deploy.runs.figure import COLOURS, STYLES, figure_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from benchmarks.experiments.report import Experiment, Report
-    from strategies.numerics.arrays import Floats
+from strategies.numerics.arrays import Floats
 
 
 class Band(NamedTuple):

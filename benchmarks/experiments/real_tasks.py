@@ -15,8 +15,6 @@ all kinds of devices (`SPEEDS`). The polls of `cpow-d` take no time; the models 
 count as megabytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -6,8 +6,6 @@ the variance of the aggregate of K draws with the probabilities p, plus a consta
 The regret of round t is ``l_t(p_t) - min_q l_t(q)``, with the minimum over all probabilities q.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from strategies.numerics.arrays import Floats

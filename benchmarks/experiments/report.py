@@ -4,8 +4,6 @@ One seed of an experiment yields a number for each cell (row, column) of the tab
 experiment is about stands on its page in docs/results/.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -1,14 +1,13 @@
 """Runs the seeds of experiments as jobs, see `deploy.sweeps.jobs`, and says which sources decide a result."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -16,9 +15,6 @@ from rich.console import Console
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report, Value, number, plain
 from deploy.sweeps.jobs import Ended, finish, finished, on_this_machine, shown
 from deploy.sweeps.source_digests import closure, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class Job(NamedTuple):

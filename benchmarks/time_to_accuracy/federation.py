@@ -1,7 +1,5 @@
 """The federations and the methods that the benchmark of time to accuracy compares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path

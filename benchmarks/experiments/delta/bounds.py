@@ -4,8 +4,6 @@ In the paper n of m clients train in a round of K local steps. F_i is the loss o
 F_i, and x the model. The bounds are those of min_t E||∇f(x_t)||² over T rounds (sections 3.2 to 3.4, F).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

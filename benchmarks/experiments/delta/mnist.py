@@ -1,7 +1,5 @@
 """DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

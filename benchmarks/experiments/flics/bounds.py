@@ -5,8 +5,6 @@ loss of group j, p_j its weight, and f = sum_j p_j F_j. docs/results/flics.md sa
 or contradicts itself.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

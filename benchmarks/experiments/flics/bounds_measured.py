@@ -4,8 +4,6 @@ Group j has the loss F_j(w) = ||w - θ_j||²/2 with d = 10 parameters. Its clien
 gradients; their models after a round are known in closed form up to the noise.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

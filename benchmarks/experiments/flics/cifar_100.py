@@ -3,8 +3,6 @@
 The data were not available here, so this experiment has no results yet; docs/results/flics.md describes it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

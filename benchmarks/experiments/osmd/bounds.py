@@ -9,8 +9,6 @@ v1 bounds the slope of the estimated loss by M³ā/(K²α³). If a client is dra
 slope can exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

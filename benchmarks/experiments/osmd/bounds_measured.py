@@ -1,7 +1,5 @@
 """The OSMD paper's bounds beside the regret, heterogeneity and gradient, on the problem of appendix F."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any, NamedTuple

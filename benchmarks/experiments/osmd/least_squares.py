@@ -5,8 +5,6 @@ of the draws if their seeds are equal. One matrix product computes the gradients
 of all A trials, so the regret of each trial is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

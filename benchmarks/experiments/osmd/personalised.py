@@ -17,8 +17,6 @@ Each client has three lognormal numbers with σ = 1.5: the scale of a'_m, the sc
 There are T = 1000 rounds with K = 10 draws each. w starts at 0, and the step size is 0.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple

@@ -6,8 +6,6 @@ a row says "printed γ", the rate γ of the experts' weights is the scale-free o
 report the norms of their gradients over all their samples, except in rows "cold" and with SCAFFOLD.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -4,8 +4,6 @@ a is λ² ||g||² of a client, and ā the bound of all a that the learning rates
 several experts with learning rates η propose probabilities; γ is the rate of the experts' weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

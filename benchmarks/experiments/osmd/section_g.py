@@ -5,11 +5,10 @@ here. Balanced sizes are 10 images; the paper does not give this number. a is λ
 bound of all a that the learning rates of the OSMD family depend on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +23,6 @@ from benchmarks.experiments.regret import Oracle
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 K, T = 10, 1000
 ORACLE = "optimal (oracle)"

@@ -6,8 +6,6 @@ at which F is least. The selection skew ρ (eq. 5) depends on two models w and w
 and ρ is the mean of F_k(w') - F_k* over the selected clients, divided by F(w') - sum_k p_k F_k*.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 Most experiments on MNIST are shorter than those on Fashion-MNIST; only `poc-mnist-dropout` has dropout.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from pathlib import Path

@@ -3,8 +3,6 @@
 docs/results/power-of-choice.md says what the paper's terms mean here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ all samples are distributed over the clients, and 15 % are the test samples. doc
 describes the data, the clients and the networks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

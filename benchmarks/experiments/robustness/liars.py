@@ -7,8 +7,6 @@ The defences are the strict guard, this guard without its comparison of directio
 guard with FedMedian. FedMedian ignores importance weights, so it is measured with `uniform` alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

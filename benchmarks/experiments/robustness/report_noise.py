@@ -6,8 +6,6 @@ numbers are clipped and have no noise. In the column "exact" they are unchanged.
 the 90 % quantile of the true norms or losses of round 1. So the noise does not shrink when the norms shrink.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 
