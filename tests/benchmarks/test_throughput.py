@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from benchmarks.throughput import processes
-from benchmarks.throughput.check import TOLERANCE, reference
 from benchmarks.throughput.engines import ENGINES, create
 from benchmarks.throughput.engines.in_process import train
+from benchmarks.throughput.report import TOLERANCE, reference
 from benchmarks.throughput.workloads import WORKLOADS, load, read, save
 from simulation.kernels import MLP, Plan
 

@@ -5,7 +5,6 @@ from functools import partial
 
 from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
@@ -15,6 +14,7 @@ from benchmarks.experiments.delta.training import (
     PROXIMAL,
     Backbone,
     Federation,
+    LargeClustersSelector,
     run_figure,
     run_table,
 )

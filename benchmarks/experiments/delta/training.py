@@ -17,13 +17,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
 from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator
-from strategies.numerics.arrays import Floats
-from strategies.selectors import register
+from strategies.numerics.arrays import Floats, Ints
+from strategies.selectors import Selection, register
+from strategies.selectors.context import RoundContext
+from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
 from tasks.federated_data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
@@ -40,6 +41,42 @@ METHODS = {
 POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
 FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}
 LOCAL_STEPS, BATCH_SIZE = 5, 32
+
+
+class LargeClustersSelector(ClusterISSelector):
+    """Selects as `cluster-is`, but in the second half of the rounds omits the cluster of smallest norms.
+
+    After 250 of 500 rounds, the paper replaces the clients of that cluster with clients of the other cluster.
+    Here the draws of the second half are from the other clusters, and the aggregate estimates the mean over
+    these clusters only, so it is biased. Clusters are made anew in each round, from the norms of each
+    client's last participation. So an omitted client can return after the other norms have fallen.
+    """
+
+    name = "large-clusters-is"
+    summary = "from clusters of similar norms, later without the smallest"
+    unbiased = "none"  # type: ignore[assignment]
+
+    def _select(self, context: RoundContext) -> Selection:
+        if self._num_rounds is None:
+            raise ValueError(
+                f"num_rounds = None: must be given with {self.name}, which changes at half of it"
+            )
+        clients = context.available.clients
+        if context.round > self._num_rounds // 2:
+            large = self._large(clients)
+            context = replace(context, available=self._presence(large, None))
+        return super()._select(context)
+
+    def _large(self, clients: Ints) -> Ints:
+        """Return the clients outside the cluster of smallest known norms; all, if there is one cluster.
+
+        Clients without a known norm are a cluster of their own, which is never omitted.
+        """
+        clusters = self._split(clients)
+        known = [members for members in clusters if self._norms[clients[members[0]]] >= 0]
+        if not known or len(clusters) == 1:
+            return clients
+        return np.delete(clients, known[0])
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import pytest
 
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import training
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
 from benchmarks.experiments.delta.mnist import FIGURE_2, SPLIT, TABLES
-from benchmarks.experiments.delta.training import BASELINE, METHODS, Run
+from benchmarks.experiments.delta.training import BASELINE, METHODS, LargeClustersSelector, Run
 from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
