@@ -55,12 +55,7 @@ class Row(NamedTuple):
 class Federation:
     """Clients that differ in speed, size and data.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the federation and of all its random draws.
-    spread : float
-        Standard deviation over the clients of the logarithm of their typical reply time, >= 0.
+    `spread` is the standard deviation over the clients of the logarithm of their typical reply time, >= 0.
     """
 
     def __init__(self, seed: int, spread: float) -> None:
@@ -81,14 +76,11 @@ class Federation:
         return times <= last, float(last)
 
 
-def play(
-    seed: int,  # seed of the federation and of the selector
-    name: str,  # name of the selector
-    spread: float,
-    factor: float,  # number of selected clients divided by K, >= 1
-    rounds: int,  # number of rounds. The first quarter does not count for the bias and the RMSE.
-) -> tuple[float, Floats]:
-    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE."""
+def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tuple[float, Floats]:
+    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE.
+
+    `factor` is the number of selected clients divided by K. The first quarter of the rounds does not count.
+    """
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)
     selector = create(name, M, client_sizes=federation.sizes, clients_per_round=K, seed=seed)
@@ -98,11 +90,7 @@ def play(
         responded, time = federation.answer(selection)
         who = selection.clients
         weights = selector.finalize(selection, responded)
-        ways = (
-            weights,
-            rates.correct(weights, who, responded),
-            plain.correct(weights, who, responded),
-        )
+        ways = (weights, rates.correct(weights, who, responded), plain.correct(weights, who, responded))
         rates.observe(who, responded)
         plain.observe(who, responded)
         noise = federation.rng.standard_normal((who.size, D)) / math.sqrt(D)

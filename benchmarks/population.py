@@ -154,10 +154,7 @@ class _Changing(Markov):
 def _simulator(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds in the simulator.
-
-    The argument of the returned function is called after each round.
-    """
+    """Return a function that runs the rounds in the simulator, and calls its argument after each."""
     parts.measure("training", Softmax, "train", "losses")
     rng = np.random.default_rng(0)
     labels = rng.integers(CLASSES, size=m)
@@ -192,10 +189,7 @@ def _simulator(
 def _grid(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
-    """Return a function that runs the rounds on the in-process Grid.
-
-    The argument of the returned function is called after each round.
-    """
+    """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
     parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")

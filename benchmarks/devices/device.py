@@ -1,10 +1,10 @@
 """A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
 
-A device has its own key and its own TLS connection. A heartbeat is always under way, and a request for
-messages whenever the device has no message. The device fetches the objects of a message, waits, and sends a
-model of the same size back. Many devices run in one process, on one event loop. Two things are cheaper than
-on a real device: a device makes a new signature only once a minute (the server checks the signature of each
-request), and the devices of a process share the decoded model of a round.
+A device has its own key and TLS connection. A heartbeat is always under way, and a request for messages
+whenever the device has no message. The device fetches the objects of a message, waits, and sends a model of
+the same size back. Many devices run on one event loop. Two things are cheaper than on a real device: a device
+makes a new signature only once a minute (the server checks the signature of each request), and the devices of
+a process share the decoded model of a round.
 """
 
 import asyncio
@@ -67,12 +67,11 @@ CHANGE = 1e-4  # added to each number of a model, so all devices' updates have a
 class Load:
     """The settings of all devices of a process, and what happened to their messages.
 
-    `address`: HOST:PORT of the Fleet API. `authority`: the certificate of the authority that signed the
-    server's certificate (PEM). `delay`: seconds between the arrival of a message and its reply. `at_once`:
-    how many devices may connect at the same time. `counts`: how many messages were "received", "answered",
-    and "abandoned" because their device left; under "failed STATUS": how many requests failed with this gRPC
-    status; under "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices that are
-    online.
+    `address`: HOST:PORT of the Fleet API. `authority`: the authority's certificate (PEM). `delay`: seconds
+    until the reply to a message. `at_once`: how many devices may connect at the same time. `counts`: messages
+    "received", "answered", and "abandoned" because their device left; "failed STATUS": requests that failed
+    with this gRPC status; "left" and "died": see `load.come_and_go`. `online`: the node ids of the devices
+    that are online.
     """
 
     def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
@@ -84,11 +83,8 @@ class Load:
         self.online: set[int] = set()
         self._models: OrderedDict[str, dict[str, np.ndarray[Any, Any]]] = OrderedDict()
 
-    def model(
-        self,
-        contents: dict[str, bytes],  # objects of the message, by id
-    ) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Return the decoded arrays of a message, None if it has none. Callers must not change them."""
+    def model(self, contents: dict[str, bytes]) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Return the decoded arrays of a message from its objects by id, which must not change, or None."""
         name = next(
             (n for n, each in contents.items() if get_object_type_from_object_content(each) == "ArrayRecord"),
             None,
@@ -107,8 +103,7 @@ class Load:
 class Device:
     """A simulated device, with a registered name, which it also claims as its identity, and key.
 
-    `number` is the seed of its random numbers, by which its updates differ from those of the other devices of
-    its process. It adds to the counts of `load`.
+    `number` is the seed of its random numbers, by which its updates differ from those of others.
     """
 
     def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:
@@ -252,16 +247,9 @@ class Device:
                 raise RuntimeError(f"{self.name}: an object of a reply was not stored")
 
     async def _ask(
-        self,
-        method: Any,
-        request: Any,
-        timeout: float | None = None,
-        extra: tuple[tuple[str, str], ...] = (),
+        self, method: Any, request: Any, timeout: float | None = None, extra: tuple[tuple[str, str], ...] = ()
     ) -> Any:
-        """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer.
-
-        An error with the status UNAUTHENTICATED is raised at once.
-        """
+        """Send a request until it succeeds, for `PATIENCE` s at most; UNAUTHENTICATED is raised at once."""
         until = time.monotonic() + PATIENCE
         while True:
             try:

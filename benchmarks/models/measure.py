@@ -88,11 +88,10 @@ def loopback(size: int) -> float:
 
 
 def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> dict[str, object]:
-    """Return the cost of a round, from `rounds` rounds with `nodes` nodes and a model of this size.
+    """Return the cost of a round: median "seconds", mean "cpu" of all programs, and "loopback", "copies".
 
-    "seconds": the median of a round; "cpu": of all programs, the mean; "loopback": the seconds that the same
-    bytes take through the loopback; "copies": program -> the largest growth of one process, in sizes of the
-    model.
+    "loopback": the seconds that the same bytes take through the loopback; "copies": program -> the largest
+    growth of one process, in sizes of the model.
     """
     app, config = Path(__file__).with_name("large_app.py"), {"megabytes": megabytes, "half": half}
     with federation(programs, nodes, app=app, config=config) as running, Memory(running.cluster) as memory:

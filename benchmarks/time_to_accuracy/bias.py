@@ -20,17 +20,15 @@ n-th round later (n is the argument `every` of `bias`). A large n makes rounds f
 selector unbiased.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.time_to_accuracy.federation import JITTER, Federation, Method
+from simulation.availability import Availability
 from simulation.response_times import arrivals
 from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
@@ -39,9 +37,6 @@ from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import Feedback, Selection, Selector, create
 
-if TYPE_CHECKING:
-    from simulation.availability import Availability
-
 LEARNING_ROUNDS = 300
 Step = tuple[Ints, Selection, Bools, Floats, Floats]
 """(available clients, selection, whether each client replied, weights, the seconds until each reply)."""
@@ -49,8 +44,6 @@ Step = tuple[Ints, Selection, Bools, Floats, Floats]
 
 def bias(federation: Federation, method: Method, rounds: int, every: int = 1) -> float:
     """Return b of a method in a federation, measured in a number of rounds; see the module's docstring.
-
-    After the first `LEARNING_ROUNDS` rounds, the selector learns from every ``every``-th round.
 
     The standard error of b² of an unbiased method is about 2/rounds, divided by the root of the number of
     directions in which the updates vary.

@@ -1,7 +1,5 @@
 """The federations and the methods that the benchmark of time to accuracy compares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -81,16 +79,8 @@ METHODS = {
 class Federation:
     """The clients of a setting with one seed: their samples, sizes, speeds and availability.
 
-    Parameters
-    ----------
-    setting : Setting
-        The setting.
-    seed : int
-        The seed of the partition, of the speeds and of the availability.
-    devices : Path
-        The file with the speeds of devices, see `simulation.measured_speeds`.
-    data_dir : str
-        The folder with the task's data, "" for a task that needs no files.
+    ``devices`` is the file with the speeds of devices, see `simulation.measured_speeds`; ``data_dir`` the
+    folder with the task's data, "" for a task that needs no files.
     """
 
     def __init__(self, setting: Setting, seed: int, *, devices: Path = DEVICES, data_dir: str = "") -> None:
@@ -138,11 +128,7 @@ class Federation:
         return np.array(rows, dtype=np.float64)
 
     def _typical(self, devices: Path) -> Floats:
-        """Return (M,) the clients' median seconds in a round.
-
-        If the setting does not give the seconds, they are drawn, and the median over the clients is about
-        `MEDIAN`.
-        """
+        """Return the clients' median seconds in a round (M,), by default drawn around `MEDIAN`."""
         if self.setting.typical is not None:
             return np.array(self.setting.typical)
         number = self.setting.clients

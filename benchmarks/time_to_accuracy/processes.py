@@ -80,8 +80,8 @@ def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, A
 def measure(seeds: int, rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
     """Return for each method the values of the seeds 1, 2, and so on.
 
-    The values are "real_s" and "simulated_s", the seconds to `LEVEL` % of the best accuracy of any method
-    (infinite if never), and "real_round_s" and "simulated_round_s", the mean seconds of a round.
+    "real_s" and "simulated_s" are the seconds to `LEVEL` % of the best accuracy of any method (infinite if
+    never), "real_round_s" and "simulated_round_s" the mean seconds of a round.
     """
     names = ("real_s", "simulated_s", "real_round_s", "simulated_round_s")
     found: dict[str, dict[str, list[float]]] = {method: {name: [] for name in names} for method in COMPARED}

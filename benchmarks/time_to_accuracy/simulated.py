@@ -141,8 +141,8 @@ def numbers(
 ) -> dict[str, dict[str, float]]:
     """Return the numbers of all methods in a federation: method -> number -> value.
 
-    The numbers are "to80_s", "to90_s", "to95_s", "to80_mb", "to90_mb", "to95_mb", "final", "worst" and
-    "bias". The number of rounds in which the bias is measured is multiplied by ``bias_rounds``.
+    They are "to80_s", "to80_mb" and so on for 90 and 95, "final", "worst" and "bias". The number of rounds in
+    which the bias is measured is multiplied by ``bias_rounds``.
     """
     played = {name: play(federation, method, budget=budget) for name, method in methods.items()}
     best = max(float(result.accuracy.max()) for result in played.values())
@@ -161,9 +161,8 @@ def numbers(
 def measure(seeds: int, quick: bool = False, devices: Path = DEVICES) -> dict[str, dict[str, Any]]:
     """Return means over the seeds in all settings: setting -> method -> name of a number -> value.
 
-    The numbers are those of the function `numbers`. "low" and "high" are the ends of the 95 % interval of
-    "to90_s", "bias_low" and "bias_high" those of "bias". ``quick`` measures one setting with two seeds for a
-    tenth of the time.
+    To the `numbers` come "low" and "high", the ends of the 95 % interval of "to90_s", and "bias_low" and
+    "bias_high". ``quick`` measures one setting with two seeds for a tenth of the time.
     """
     found: dict[str, dict[str, Any]] = {}
     share = 0.1 if quick else 1.0

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from benchmarks.throughput import processes
-from benchmarks.throughput.check import TOLERANCE, reference
 from benchmarks.throughput.engines import ENGINES, create
 from benchmarks.throughput.engines.in_process import train
+from benchmarks.throughput.report import TOLERANCE, reference
 from benchmarks.throughput.workloads import WORKLOADS, load, read, save
 from simulation.kernels import MLP, Plan
 
@@ -204,12 +204,6 @@ def test_products_multiplies_as_much_as_batched(tmp_path: Path, monkeypatch: pyt
     kernel = MLP(workload.layers)
     kernel.train(kernel.initial_arrays(0), workload.data(), clients, plan)
     assert expected == dict(done)
-
-
-def test_peers_are_pinned() -> None:
-    lines = (ROOT / "benchmarks" / "peers.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    assert {"pfl", "fedjax", "jax", "torch"} <= pins.keys()
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -1,18 +1,10 @@
-"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9.
-
-`training` names the paper, says what the paper's terms mean here, and has the selectors and the training.
-`other_data` has the tables and figures on other data and with larger networks.
-"""
-
-from __future__ import annotations
+"""DELTA's experiments on MNIST: figures 2, 6, 7, 14(a) and 15, and tables 2 to 9."""
 
 from dataclasses import replace
 from functools import partial
 
 from flwr.serverapp.strategy import FedAdagrad, FedAdam
 
-from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
-from benchmarks.experiments.delta.synthetic import Method
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
@@ -22,16 +14,15 @@ from benchmarks.experiments.delta.training import (
     PROXIMAL,
     Backbone,
     Federation,
+    LargeClustersSelector,
     run_figure,
     run_table,
 )
+from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Experiment
 from simulation.kernels import MLP, Softmax
 
-FIGURE_7 = {
-    "Cluster-IS": Method("cluster-is"),
-    "Cluster-IS, large": Method(LargeClustersSelector.name),
-}
+FIGURE_7 = {"Cluster-IS": Method("cluster-is"), "Cluster-IS, large": Method(LargeClustersSelector.name)}
 
 FIGURE_2 = Federation(
     kernel=Softmax(),
@@ -79,10 +70,7 @@ FIGURE_15 = {f"n = {n}": replace(TABLES, clients_per_round=n) for n in (5, 20)}
 _experiment = partial(Experiment, digits=2, y="test accuracy, %", data="mnist.npz")
 
 EXPERIMENTS = (
-    _experiment(
-        "delta-mnist",
-        partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE),
-    ),
+    _experiment("delta-mnist", partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE)),
     _experiment(
         "delta-mnist-full",
         partial(

@@ -60,10 +60,7 @@ class OfUsers(Large):
     """A federation in which each client is a user, one of `num_clients` users drawn at random."""
 
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
-        """Give each client the training images of its user.
-
-        Raises ValueError if the data do not name the users, or name fewer than `num_clients`.
-        """
+        """Give each client the training images of its user. ValueError if the data name too few users."""
         users = images.train.users
         found = 0 if users is None else len(np.unique(users))
         if users is None or found < self.num_clients:

@@ -17,8 +17,6 @@ Each client has three lognormal numbers with σ = 1.5: the scale of a'_m, the sc
 There are T = 1000 rounds with K = 10 draws each. w starts at 0, and the step size is 0.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
@@ -46,11 +44,7 @@ class Quadratics(NamedTuple):
         return (self.curvature * self.mine + MU * w) / (self.curvature + MU)
 
     def parts(self, w: Floats) -> Floats:
-        """Return the two parts of every client's gradient, (2, M, d).
-
-        Part g_1 is the gradient of h with the personal model fixed. Part g_2 is the gradient through the
-        dependence of the personal model on w (eq. 47).
-        """
+        """Return the gradients (2, M, d): g_1 of h with the personal model fixed, g_2 through it (eq. 47)."""
         beta = self.personal(w)
         right = self.curvature * (beta - self.held) + MU * (beta - w)
         return np.stack([MU * (w - beta), MU / (self.curvature + MU) * right])
@@ -95,11 +89,7 @@ def _selectors(seed: int, num_rounds: int) -> Mapping[str, Selector]:
 
 
 def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Floats, float]:
-    """Train with a selector.
-
-    Returns (T,) h(w) - min h after each round, and the sum over the rounds of the squared distance between
-    the aggregate and the mean gradient of all clients.
-    """
+    """Return h(w) - min h after each round (T,), and the sum of the aggregates' squared errors."""
     w, least = np.zeros(D), problem.objective(problem.best())
     excess, error = np.empty(num_rounds), 0.0
     for round in range(1, num_rounds + 1):
@@ -120,9 +110,8 @@ def _play(problem: Quadratics, selector: Selector, num_rounds: int) -> tuple[Flo
     return excess, error
 
 
-def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """Train with every selector. If `quick`, train for a tenth of the rounds."""
-    num_rounds = num_rounds // 10 if quick else num_rounds
+def run(seed: int, num_rounds: int = T) -> Outcome:
+    """Train with every selector."""
     problem = quadratics(np.random.default_rng(seed))
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
@@ -138,11 +127,4 @@ def run(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome(cells, {"h - min h": lines})
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="osmd-personalised",
-        run=run,
-        seeds=20,
-        log_y=True,
-    ),
-)
+EXPERIMENTS = (Experiment(name="osmd-personalised", run=run, seeds=20, log_y=True),)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments import real_tasks
-from benchmarks.experiments.real_tasks import METHODS, SETTINGS, Setting, federation_of, run, train, tune
+from benchmarks.experiments.real_tasks import METHODS, SETTINGS, Setting, federation_of, run
 from simulation.response_times import ResponseTimes
 from tasks import datasets
 
@@ -61,21 +61,6 @@ def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist: Path) -> N
     assert all(curve.x.tolist() == [6, 8, 10] for curve in one.curves[""].values())
 
 
-def test_methods_share_the_data_and_the_initial_model(mnist: Path) -> None:
-    setting = small("real-mnist", partition="dirichlet:1", num_rounds=2)
-    first, second = (federation_of(setting, seed, mnist) for seed in (1, 2))
-    again = federation_of(setting, 1, mnist)
-    for part in ("inputs", "labels"):
-        assert np.array_equal(getattr(first.data, part), getattr(again.data, part))
-        assert np.array_equal(getattr(first.test, part), getattr(again.test, part))
-    assert not np.array_equal(first.data.labels, second.data.labels)
-    assert first.data.sizes().sum() == 600
-    # At a tiny rate the model stays the initial one, which is that of all methods of the seed.
-    still = replace(setting, learning_rate=1e-6)
-    reached = {name: train(still, first, method, 1).accuracy[0] for name, method in METHODS.items()}
-    assert len(set(reached.values())) == 1
-
-
 def test_a_round_waits_for_its_slowest_client() -> None:
     times = ResponseTimes(5, jitter=0, sigma=0, median=1, work=[3, 1, 4, 1, 5])
     cohorts = [np.array([0, 1]), np.array([3]), np.array([4, 2, 1])]
@@ -101,10 +86,3 @@ def test_the_other_tasks_train_in_the_quick_form(name: str, tmp_path: Path) -> N
     parameters = {"cifar10": 38_570, "shakespeare": 80 * 8 + 4 * 64 * (8 + 64 + 1) + 80 * 65}
     arrays = federation_of(setting, 0, path).kernel.initial_arrays(0)
     assert sum(array.size for array in arrays.values()) == parameters[setting.task]
-
-
-def test_tuning_compares_rates(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS, "small", small("real-mnist", partition="dirichlet:1"))
-    found = tune("small", mnist, seeds=(1000,))
-    assert list(found) == [0.2, 0.4, 0.8]
-    assert len(set(found.values())) > 1

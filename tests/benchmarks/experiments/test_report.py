@@ -12,15 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.experiments import EXPERIMENTS, figure, report
 from benchmarks.experiments.figure import draw
-from benchmarks.experiments.report import (
-    Curve,
-    Experiment,
-    Outcome,
-    Report,
-    as_json,
-    summarise,
-    table,
-)
+from benchmarks.experiments.report import Curve, Experiment, Outcome, Report, as_json, summarise, table
 
 
 def outcome(seed: int) -> Outcome:

@@ -53,7 +53,6 @@ def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
     found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["flics-variance"])}
     assert {
         "benchmarks/experiments/flics/variance_above_optimum.py",
-        "benchmarks/experiments/flics/offline.py",
         "simulation/availability/markov.py",
         "strategies/numerics/budget_allocation.py",
     } <= found
