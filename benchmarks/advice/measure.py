@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import STREAMS, Stream, make_stream
-from benchmarks.experiments.methods import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import markdown
 from strategies.advice import BASELINE, Evidence, LoggedRound, advise, collect
 from strategies.advice.log import feedback_of
@@ -38,7 +38,7 @@ LOGS = (BASELINE, "forecast")
 STUDIED = {
     **{name: Method(name) for name in (BASELINE, "md", "avare")},
     "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
 FIXED = frozenset({BASELINE, "md"})
 ALLOWED = 1.05

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
+OWN_DRAWS: dict[str, Any] = {"design": "own"}
+"""With these settings, `forecast` draws as it did before balanced draws became its default."""
+
 
 class Method(NamedTuple):
     """The name of a selector, and keyword arguments for it."""

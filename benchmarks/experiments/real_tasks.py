@@ -25,7 +25,7 @@ import numpy as np
 
 import tasks
 from benchmarks.experiments.draws import products
-from benchmarks.experiments.methods import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from benchmarks.time_to_accuracy.federation import JITTER, MEDIAN, SIGMA
 from simulation.kernels import Kernel, Plan, kernel_of
@@ -65,8 +65,8 @@ METHODS = {
     "md": Method("md"),
     "md, balanced": Method("md", {"design": "balanced"}),
     "fedavg": Method("fedavg", {"averaging": "sizes"}),
-    "forecast": Method("forecast"),
-    "forecast, balanced": Method("forecast", {"design": "balanced"}),
+    "forecast": Method("forecast", OWN_DRAWS),
+    "forecast, balanced": Method("forecast"),
     "clustered-updates": Method("clustered-updates"),
     "divfl": Method("divfl"),
     "cpow-d": Method("cpow-d", {"batch_size": BATCH_SIZE}),

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import tasks
+from benchmarks.experiments.methods import OWN_DRAWS
 from simulation.availability import Availability, Markov
 from simulation.kernels import Plan, kernel_of
 from simulation.measured_speeds import read_device_speeds
@@ -63,7 +64,7 @@ class Method(NamedTuple):
 METHODS = {
     "uniform": Method("uniform"),
     "md": Method("md"),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
     "timed-md": Method("timed-md"),
     "timed-forecast": Method("timed-forecast"),
     "oort": Method("oort", {"pace": 0.05}),
@@ -71,8 +72,8 @@ METHODS = {
     "md, 1.3 K, rates": Method("md", over_selection=1.3, correction="rates"),
     "fedbuff": Method("uniform", buffered="fedbuff", staleness_power=0.5),
     "buffered-md": Method("md", buffered="fair"),
-    "buffered-forecast": Method("forecast", buffered="fair"),
-    "buffered-forecast, power 0.5": Method("forecast", buffered="fair", staleness_power=0.5),
+    "buffered-forecast": Method("forecast", OWN_DRAWS, buffered="fair"),
+    "buffered-forecast, power 0.5": Method("forecast", OWN_DRAWS, buffered="fair", staleness_power=0.5),
 }
 
 

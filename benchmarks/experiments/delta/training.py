@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
-from benchmarks.experiments.methods import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
 from simulation.kernels import Kernel
 from simulation.simulator import Simulator
@@ -36,7 +36,7 @@ METHODS = {
     "Cluster-IS": Method("cluster-is"),
     "PracIS": Method("prac-is"),
     "PracDELTA": Method("prac-delta"),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
 POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
 FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}

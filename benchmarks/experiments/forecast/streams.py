@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.experiments.methods import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.regret import excess, feedback_of
 from benchmarks.experiments.report import Experiment, Outcome
 from strategies.numerics.arrays import Floats
@@ -122,7 +122,7 @@ SELECTORS = {
     # The best of six on seed 100, in the mean of logs.
     "k-vib, γ x.001": Method("k-vib", {"gamma_multiplier": 0.001}),
     "adaptive-osmd x100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
 }
 """Column of the table -> method."""
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.least_squares import (
     Problem,
     Track,
@@ -124,7 +125,7 @@ def run_f5(seed: int, num_rounds: int = T) -> Outcome:
             "lipschitz-is": new("lipschitz-is", lipschitz=(problem.x**2).sum(axis=2).mean(axis=1)),
             "adaptive-osmd": new.adaptive(1, asked),
             "adaptive-osmd × 100": new.adaptive(100, asked),
-            "forecast, cold": new("forecast"),
+            "forecast, cold": new("forecast", **OWN_DRAWS),
             "optimal (oracle)": new.oracle(0),
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.least_squares import Problem
 from benchmarks.experiments.regret import Oracle
 from strategies.numerics.arrays import Floats
@@ -113,8 +114,8 @@ def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
         "avare": new("avare", update_norms=initial_norms),
-        "forecast, cold": new("forecast"),
-        "forecast": new("forecast", update_norms=initial_norms),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
+        "forecast": new("forecast", **OWN_DRAWS, update_norms=initial_norms),
     }
 
 
@@ -130,7 +131,7 @@ def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
         "avare": new("avare", update_norms=initial_norms),
-        "forecast, cold": new("forecast"),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
     }
@@ -169,5 +170,5 @@ def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
         "osmd, rate of theory": new("osmd"),
         "adaptive-osmd × 100, cold": new.adaptive(100),
-        "forecast, cold": new("forecast"),
+        "forecast, cold": new("forecast", **OWN_DRAWS),
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.osmd.logistic_regression import (
     BALANCED,
     MakeInformed,
@@ -82,8 +83,8 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
         "vrb": row("vrb"),
         "avare": row("avare"),
         "avare, asked": row("avare", norms_known=True),
-        "forecast": row("forecast"),
-        "forecast, asked": row("forecast", norms_known=True),
+        "forecast": row("forecast", **OWN_DRAWS),
+        "forecast, asked": row("forecast", **OWN_DRAWS, norms_known=True),
         ORACLE: oracle,
     }
 

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.power_of_choice.mnist_training import Case, Trial, make_federation, train
 from benchmarks.experiments.power_of_choice.quadratics import RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
@@ -81,7 +82,7 @@ BESIDE = (
     _POW._replace(
         label="pow-d, d=6, q∝p", settings={"num_candidates": 6, "averaging": "sizes"}, num_rounds=160
     ),
-    Trial("forecast", "forecast"),
+    Trial("forecast", "forecast", OWN_DRAWS),
 )
 DROPOUT = 0.5
 """The rate of the dropout. It is ours: the paper gives none."""

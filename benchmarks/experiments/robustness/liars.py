@@ -17,6 +17,7 @@ import numpy as np
 from flwr.serverapp.strategy import FedMedian
 
 import tasks
+from benchmarks.experiments.methods import OWN_DRAWS
 from benchmarks.experiments.report import Cell, Experiment, Outcome
 from simulation.kernels import Kernel, Plan, Trained, kernel_of
 from simulation.kernels.base import StackedUpdates
@@ -56,7 +57,7 @@ SELECTORS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "md": {},
     "full": {},
-    "forecast": {},
+    "forecast": OWN_DRAWS,
     "adaptive-osmd": {"learning_rate_multiplier": 100.0},
     "delta": {},
     "prac-delta": {},

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
-from benchmarks.experiments.methods import Method
+from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.osmd.least_squares import Track, Trial, train, unlike_clients
 from benchmarks.experiments.regret import feedback_of
 from benchmarks.experiments.report import Cell, Experiment, Outcome
@@ -29,7 +29,7 @@ COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
 
 
 BY_NORM = {
-    "forecast": Method("forecast"),
+    "forecast": Method("forecast", OWN_DRAWS),
     "adaptive-osmd × 100": Method("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
     "avare": Method("avare"),
 }
