@@ -23,7 +23,7 @@ def test_a_trial_is_the_same_beside_others_as_alone(name):
 
     problem = unlike_clients(np.random.default_rng(0), 3.0, m)
     trials = [Trial(make("vrb")), Trial(make(), step)]
-    track = train(problem, trials, np.random.default_rng(5), clients_per_round=k, num_rounds=rounds)[1]
+    track = train(problem, trials, np.random.default_rng(5), num_rounds=rounds)[1]
 
     w, regret, selector, rng = np.zeros(10), 0.0, make(), np.random.default_rng(5)
     for round in range(1, rounds + 1):
@@ -79,12 +79,7 @@ def test_scaffold_is_algorithm_1_with_weights():
         return create("uniform", m, clients_per_round=k, seed=3)
 
     track = train_scaffold(
-        problem,
-        [Trial(selector(), 0.3), Trial(selector(), rate)],
-        rng,
-        clients_per_round=k,
-        num_rounds=rounds,
-        local_steps=steps,
+        problem, [Trial(selector(), 0.3), Trial(selector(), rate)], rng, num_rounds=rounds, local_steps=steps
     )[1]
     w, common, controls, twin = np.zeros(d), np.zeros(d), np.zeros((m, d)), selector()
     for round in range(1, rounds + 1):
