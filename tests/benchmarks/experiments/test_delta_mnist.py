@@ -12,23 +12,14 @@ from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
+from tests.support.made_data import made
 
 BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory):
-    """A stand-in of ten noisy patterns, in MNIST's shapes."""
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 200, (10, 28, 28))
-    arrays = {}
-    for half, size in (("train", 1200), ("test", 200)):
-        labels = np.arange(size) % 10
-        images = patterns[labels] + rng.integers(0, 56, (size, 28, 28))
-        arrays |= {f"x_{half}": images.astype(np.uint8), f"y_{half}": labels.astype(np.uint8)}
-    path = tmp_path_factory.mktemp("data") / "delta_mnist.npz"
-    np.savez(path, **arrays)
-    return path
+    return made(tmp_path_factory.mktemp("data"), "mnist", 1200, 200)
 
 
 def small(federation):

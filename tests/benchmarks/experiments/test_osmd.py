@@ -8,6 +8,7 @@ from benchmarks.experiments.osmd.section_f_selectors import K, M, Maker
 from benchmarks.experiments.regret import Oracle
 from benchmarks.results.files import read
 from strategies.selectors import create
+from tests.support.made_data import made
 from tests.support.selections import feedback
 
 ROUNDS = 12
@@ -99,18 +100,8 @@ def test_scaffold_is_algorithm_1_with_weights():
         assert track.loss[round - 1] == pytest.approx(loss, rel=1e-9)
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    rng = np.random.default_rng(8)
-    y = rng.integers(10, size=1500)
-    x = rng.integers(60, size=(1500, 12, 12))
-    x[np.arange(1500), y] += 150  # a bright row says the class
-    path = tmp_path_factory.mktemp("images") / "made_up.npz"
-    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
-    return path
-
-
-def test_lipschitz_constants_bound_the_hessian(images):
+def test_lipschitz_constants_bound_the_hessian(tmp_path):
+    images = made(tmp_path, "digits")
     holdings = {1: 0.4, 4: 0.6}
     constants = lipschitz_constants(2, images, num_clients=10, holdings=holdings)
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ from benchmarks.experiments.power_of_choice import mnist_training as training
 from benchmarks.experiments.report import Curve
 from simulation.kernels import MLP
 from simulation.simulator import Simulator
+from tests.support.made_data import made
 
 IMAGES = 1600
 EXPERIMENTS = {each.name: each for each in poc.EXPERIMENTS}
@@ -13,16 +14,7 @@ EXPERIMENTS = {each.name: each for each in poc.EXPERIMENTS}
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Write images whose class is where they are bright."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(10, size=IMAGES)
-    pixels = rng.integers(60, size=(IMAGES, 784))
-    for label in range(10):
-        pixels[labels == label, 70 * label : 70 * (label + 1)] += 150
-    pixels = pixels.astype(np.uint8).reshape(-1, 28, 28)
-    path = tmp_path_factory.mktemp("data") / "mnist.npz"
-    np.savez(path, x_train=pixels[:1400], y_train=labels[:1400], x_test=pixels[1400:], y_test=labels[1400:])
-    return path
+    return made(tmp_path_factory.mktemp("data"), "mnist", 1400, IMAGES - 1400)
 
 
 def small(name):
