@@ -1,16 +1,10 @@
 """The cost of aggregating a round of replies, with this project's strategy and with Flower's own FedAvg.
 
-One side is Flower's FedAvg. The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`.
-Both also check every update and compute its norm, from which `adaptive-osmd` learns. All sides get the same
-messages with serialised float32 arrays. The benchmark measures ``aggregate_train``, the work between the last
-reply and the new model.
-
-The sides take turns on one thread, so that all run under the same load. The table has the median and the
-range over the repeats. The peak memory of each side is measured in a process of its own, without the memory
-of the replies.
-
-For ``--layout`` see `shapes`. ``--payloads`` is the number of different models among the replies. With fewer
-payloads than replies, several replies share the bytes of one model, which saves memory.
+The other sides are `SelectionStrategy` with `uniform` and with `adaptive-osmd`, which also check every update
+and compute its norm. All sides get the same messages with serialised float32 arrays, and take turns on one
+thread. The work between the last reply and the new model is measured, ``aggregate_train``. The peak memory of
+each side is measured in a process of its own, without the memory of the replies. With fewer payloads than
+replies, several replies share the bytes of one model, which saves memory.
 """
 
 import logging

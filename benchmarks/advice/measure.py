@@ -1,20 +1,16 @@
 """Whether `cohort advise` is right: its intervals and its advice on streams of norms with a known truth.
 
-``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
-
 Each selector in `LOGS` draws clients from each stream of `benchmarks.experiments.forecast.streams`. The log
 of these draws and of the drawn clients' norms is studied as `cohort advise` studies the history of a run.
 
 - An interval estimates the variance under the probabilities of a replayed selector, relative to uniform
-  sampling. The interval is right if it contains the true value, which is computed from the norms of all
-  clients. 95 % of the intervals should be right.
-- Advice is right if the advised selector's variance is at most 5 % above the smallest variance. For these
-  variances, each selector draws for itself on the same stream. If no selector is advised, the advice is
-  neither right nor wrong.
+sampling. It is right if it contains the true value, from the norms of all clients; 95 % should be.
+
+- Advice is right if the advised selector's variance is at most 5 % above the smallest. For these variances,
+each selector draws for itself on the same stream. No advice is neither right nor wrong.
 
 The table also shows the error of replaying a selector instead of letting it draw: the median over the seeds
-of ``|log(replayed / own)|``, where ``replayed`` and ``own`` are the selector's two variances, each relative
-to uniform sampling. The seeds are divided among ``--jobs`` processes.
+of ``|log(replayed / own)|``, where both variances are relative to uniform sampling.
 """
 
 import math

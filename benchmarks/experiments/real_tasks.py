@@ -2,18 +2,15 @@
 
 10 clients train in a round, with a perceptron on MNIST, a small CNN on CIFAR-10 (both with labels by
 Dirichlet(α) over 100 clients), or a small LSTM on the roles of Shakespeare, 156 clients who have what they
-say. All methods of a seed share the data, the initial model, each client's mini-batches, the devices and the
-test samples: 1,000 random ones, measured in every second round. The LSTM reads the last 20 of the 80
-characters.
+say; it reads the last 20 of the 80 characters. All methods of a seed share the data, the initial model, the
+mini-batches, the devices and the test samples: 1,000 random ones, measured in every second round.
 
 The learning rate was tuned for each task in steps of 2, with `md` on the seeds 1000 and 1001, which are not
 measured (`tune`). Shakespeare has half of the best rate, with which some seeds diverge. "The best accuracy"
-is the final accuracy of `md` in these runs, so it is a fixed number for each task. Methods have no rates of
-their own: tuning each would take longer than the experiment.
-
-A round takes as long as its slowest client. No method looks at durations, so one run gives the seconds for
-all kinds of devices (`SPEEDS`). The polls of `cpow-d` take no time; the models that it sends to candidates
-count as megabytes.
+is the final one of `md` in these runs. Methods have no rates of their own: tuning each would take longer than
+the experiment. A round takes as long as its slowest client. No method looks at durations, so one run gives
+the seconds for all kinds of devices (`SPEEDS`). The polls of `cpow-d` take no time; the models that it sends
+to candidates count as megabytes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -187,7 +187,8 @@ def rows(report: Report) -> list[str]:
 def markdown(lines: Sequence[Sequence[str]], sides: str = "") -> list[str]:
     """Return the lines of a Markdown table, from its cells with the heads first.
 
-    `sides` has a letter for each column: "l" (default) or "r". Columns are padded to 250 characters at most.
+    `sides` has a letter for each column: "l" (default) or "r". Columns are padded, unless a line would have
+    more than 250 characters.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(widths) > 250:

@@ -93,7 +93,10 @@ def missing_data(experiment: Experiment, data: Path | None) -> bool:
 
 
 def data_file(experiment: Experiment, data: Path | None) -> tuple[Path | None, str]:
-    """Return the experiment's file and its SHA-256, or None and "" if it needs none; FileNotFoundError."""
+    """Return the experiment's file and its SHA-256; None and "" if it needs none.
+
+    Raises FileNotFoundError if the file is missing from the folder `data`.
+    """
     if not experiment.data:
         return None, ""
     if not data or missing_data(experiment, data):

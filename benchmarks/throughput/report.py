@@ -1,23 +1,17 @@
 """Client updates per second and CPU time per update, of this project's simulators and others.
 
-Each engine runs in a process of its own, computes with one thread, and trains on the same samples as the
-other engines. In a turn, each engine runs a block of rounds, one engine after another, while all processes of
-the other engines are stopped (SIGSTOP), including Ray's daemons. Each turn begins with a different engine.
-The CPU time per update counts all processes of the engine. The table has medians over the blocks. Ray has a
-worker process for every core, so it may do more updates per second than its CPU time suggests.
+Each engine runs in a process of its own, with one thread, on the same samples. In a turn, each engine runs a
+block of rounds, while all processes of the others are stopped (SIGSTOP), including Ray's daemons. The CPU
+time counts all processes of the engine; Ray has a worker process for every core, so it may do more updates
+per second than its CPU time suggests. The table has medians over the blocks.
 
-This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
-The other engines select uniformly. `in-process` has the guard; `batched` has none, since its clients are
-simulated and honest. `products` does only the matrix products that `batched` needs if each client takes
-several steps. In such a workload, `batched` cannot take less time than `products` with the same BLAS (library
-of matrix products).
+This project's engines select by `adaptive-osmd`, which learns from each round; the others select uniformly.
+`in-process` has the guard; `batched` has none, since its clients are simulated and honest. `products` does
+only the matrix products that `batched` needs if each client takes several steps, so `batched` cannot take
+less time with the same BLAS. pfl-research and FedJAX run in an environment made from benchmarks/peers.txt.
 
-``--check`` measures no time: each engine trains one client on the same batches, and the engine's model is
-compared with a reference model trained with float64 gradients.
-
-pfl-research and FedJAX run in a Python environment of their own, made from benchmarks/peers.txt. The result
-is {workload: {engine: cost}}, see `measure.Cost`, with the CPU time relative to that of `BASES`. An engine
-that cannot be measured has {"error": reason} instead.
+``--check`` measures no time, but compares each engine's model with a reference trained with float64
+gradients.
 """
 
 from collections.abc import Mapping, Sequence

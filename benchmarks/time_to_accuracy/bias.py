@@ -6,18 +6,15 @@ The bias relative to the error of one round is, with E as the mean over the roun
 
     b = ‖E e‖ / s,    s² = E‖e‖²
 
-b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So
-‖E e‖² is estimated as the inner product of the mean errors of the first and of the second half of the rounds,
-which have independent draws. b gets the sign of the inner product, so an unbiased method has values of b
-around 0, of both signs.
+b is 1 if all error is bias. The squared norm of a mean of N errors overestimates ‖E e‖² by about s²/N. So ‖E
+e‖² is estimated as the inner product of the mean errors of the two halves of the rounds, which have
+independent draws. b gets its sign, so an unbiased method has values of b around 0, of both signs.
 
-The sum of the weights varies between buffered rounds, and a staleness factor makes the sum smaller. Both
-change only the length of the server's step. So the weights are first divided by the mean of this sum over
-the rounds.
+The sum of the weights varies between buffered rounds, and a staleness factor makes it smaller, which changes
+only the length of the server's step. So the weights are first divided by the mean of this sum.
 
 The selector learns from each of the first `LEARNING_ROUNDS` rounds, which are not measured, and from every
-n-th round later (n is the argument `every` of `bias`). A large n makes rounds fast, and leaves an unbiased
-selector unbiased.
+n-th round later. A large n makes rounds fast, and leaves an unbiased selector unbiased.
 """
 
 import heapq

@@ -4,10 +4,9 @@
 trains, for seconds that are lognormal over the clients (`slow_app`). The methods train one after another,
 since a client that sleeps for one run would keep the other runs waiting.
 
-The simulation has the same data, selectors and typical seconds of the clients. Two things differ. The
-simulation waits for every client; a real round does not wait long for a client that takes many times as long
-as the others (seed 1 has a client of 22 s, and the median is 1 s). And a real round also takes the time of
-the server, the network and the training.
+Two things differ from the simulation: a real round does not wait long for a client that takes many times as
+long as the others (seed 1 has a client of 22 s, and the median is 1 s), and it also takes the time of the
+server, the network and the training.
 """
 
 import tempfile

@@ -18,9 +18,7 @@ def relative_regret(make: Callable[[np.ndarray, int], Selector], sigma: float, s
     rng = np.random.default_rng(seed)
     problem = unlike_clients(rng, sigma, M)
     uniform = create("uniform", M, clients_per_round=K, seed=seed)
-    (start,) = train(
-        problem, [Trial(uniform)], np.random.default_rng(seed + 1000), clients_per_round=K, num_rounds=1
-    )
+    (start,) = train(problem, [Trial(uniform)], np.random.default_rng(seed + 1000), num_rounds=1)
     trials = [Trial(uniform), Trial(make(start.roots[0] * M, seed))]
-    base, track = train(problem, trials, rng, clients_per_round=K, num_rounds=ROUNDS)
+    base, track = train(problem, trials, rng, num_rounds=ROUNDS)
     return float(track.regret[-1] / base.regret[-1])

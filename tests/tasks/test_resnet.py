@@ -12,18 +12,13 @@ from simulation.kernels import Loop, Plan, kernel_of
 from simulation.kernels.torch_functional import Torch
 from tasks.federated_data import Dataset, federate
 from tasks.models.network import Network
+from tests.support.made_data import made
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> tasks.Task:
-    """Return the task on noise around a picture for each class."""
-    folder, random, content = tmp_path_factory.mktemp("cifar"), np.random.default_rng(0), {}
-    pictures = random.integers(256, size=(100, 3, 32, 32))
-    for half, n in (("train", 12), ("test", 4)):
-        labels = np.arange(n) % 4
-        noisy = 0.8 * pictures[labels] + 0.2 * random.integers(256, size=(n, 3, 32, 32))
-        content |= {f"x_{half}": noisy.astype(np.uint8), f"y_{half}": labels}
-    np.savez(folder / "cifar100.npz", **content)
+    folder = tmp_path_factory.mktemp("cifar")
+    made(folder, "cifar100", 12, 4, classes=4)
     return tasks.create("cifar100", partition="balanced", data_dir=str(folder))
 
 

@@ -14,23 +14,15 @@ from tasks import datasets
 from tasks.base import batches
 from tasks.federated_data import Dataset
 from tasks.models.network import Network
+from tests.support.made_data import made
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder with a little of each data set: noise around a picture for each class."""
+    """Return a folder with a little of each data set."""
     folder = tmp_path_factory.mktemp("images")
-    for name, description in datasets.DESCRIPTIONS.items():
-        random = np.random.default_rng(0)
-        pictures = random.integers(256, size=(description.num_classes, *description.shape))
-        if description.encoding != "pixels":
-            continue
-        content = {}
-        for half, n in (("train", 80), ("test", 20)):
-            labels = np.arange(n) % description.num_classes
-            noisy = 0.8 * pictures[labels] + 0.2 * random.integers(256, size=(n, *description.shape))
-            content |= {f"x_{half}": noisy.astype(np.uint8), f"y_{half}": labels}
-        np.savez(folder / f"{name}.npz", **content)
+    for name in datasets.DESCRIPTIONS:
+        made(folder, name, 80, 20)
     return str(folder)
 
 

@@ -3,20 +3,17 @@
 from dataclasses import replace
 from functools import partial
 
-from flwr.serverapp.strategy import FedAdagrad, FedAdam
-
 from benchmarks.experiments.delta.training import (
     BASELINE,
     FULL_INFORMATION,
     METHODS,
     MOMENTUM,
     POWER_OF_CHOICE,
-    PROXIMAL,
-    Backbone,
     Federation,
     LargeClustersSelector,
     run_figure,
     run_table,
+    with_backbones,
 )
 from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Experiment
@@ -48,16 +45,9 @@ TABLES = Federation(
     evaluate_every=5,
     threshold=85,
 )
-TABLE_3 = {
-    "plain": TABLES,
-    "momentum": replace(TABLES, backbone=MOMENTUM, threshold=91),
-    "proximal": replace(TABLES, backbone=PROXIMAL),
-}
-TABLE_5 = {"FedVARP": replace(TABLES, backbone=Backbone(variates="fedvarp"))}
-TABLE_6 = {
-    "Adagrad": replace(TABLES, backbone=Backbone(partial(FedAdagrad, eta=0.01)), threshold=86),
-    "Adam": replace(TABLES, backbone=Backbone(partial(FedAdam, eta=0.01)), threshold=88),
-}
+TABLE_3 = with_backbones(TABLES, plain=85, momentum=91, proximal=85)
+TABLE_5 = with_backbones(TABLES, FedVARP=85)
+TABLE_6 = with_backbones(TABLES, Adagrad=86, Adam=88)
 TABLE_9 = {
     f"α = {alpha:g}": replace(
         TABLES, partition=f"dirichlet-balanced:{alpha}", backbone=MOMENTUM, threshold=threshold

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from flwr.serverapp.strategy import FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, Strategy
 
 from benchmarks.experiments.methods import OWN_DRAWS, Method
 from benchmarks.experiments.report import Cell, Curve, Outcome
@@ -91,6 +91,14 @@ class Backbone:
 
 MOMENTUM = Backbone(partial(FedAvgM, server_learning_rate=1.0, server_momentum=0.9))
 PROXIMAL = Backbone(proximal_mu=0.01)
+BACKBONES = {
+    "plain": Backbone(),
+    "momentum": MOMENTUM,
+    "proximal": PROXIMAL,
+    "FedVARP": Backbone(variates="fedvarp"),
+    "Adagrad": Backbone(partial(FedAdagrad, eta=0.01)),
+    "Adam": Backbone(partial(FedAdam, eta=0.01)),
+}
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,14 @@ class Federation:
     def quick(self) -> Federation:
         """Return this federation with a fifth of the rounds."""
         return replace(self, num_rounds=self.num_rounds // 5)
+
+
+def with_backbones(federation: Federation, **thresholds: float) -> dict[str, Federation]:
+    """Return name -> copy of the federation. `thresholds`: name of a backbone in `BACKBONES` -> threshold."""
+    return {
+        group: replace(federation, backbone=BACKBONES[group], threshold=threshold)
+        for group, threshold in thresholds.items()
+    }
 
 
 class Run(NamedTuple):

@@ -91,7 +91,7 @@ def run_settings(seed: int, quick: bool = False) -> Outcome:
     rng = np.random.default_rng(seed)
     problem = unlike_clients(rng, 10, m)
     trials = [Trial(method.made(m, k, seed, t)) for method in COLUMNS.values()]
-    tracks = train_scaffold(problem, trials, rng, clients_per_round=k, num_rounds=t)
+    tracks = train_scaffold(problem, trials, rng, num_rounds=t)
     for column, track in zip(COLUMNS, tracks, strict=True):
         cells[SCAFFOLD, column] = float(track.regret[-1] / tracks[0].regret[-1])
     return Outcome(cells)

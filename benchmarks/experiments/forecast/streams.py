@@ -37,7 +37,7 @@ def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> 
 
 
 def changed(factor: Callable[[np.random.Generator, int, int], Floats]) -> MakeStream:
-    """Return a function that multiplies the static norms by the (T, M), (T, 1) or (M,) of `factor`."""
+    """Return a function that multiplies the static norms by what `factor` returns: (T, M), (T, 1) or (M,)."""
 
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
         sizes, norms = static(rng, m, t)

@@ -106,7 +106,7 @@ def run_bounds(seed: int, num_rounds: int = T) -> Outcome:
         a_max = MARGIN * float(problem.initial_norms().max() / M) ** 2
         selectors = _selectors(seed, num_rounds, a_max)
         trials = [Trial(selector) for selector in selectors.values()]
-        tracks = train(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds)
+        tracks = train(problem, trials, rng, num_rounds=num_rounds)
         for (name, version), track in zip(selectors, tracks, strict=True):
             row, at = f"{name}, {version}, σ={sigma:g}", bounds.Setting(version, M, K, ALPHA)
             _check(track, a_max)
@@ -166,11 +166,10 @@ def run_gradient(seed: int, num_rounds: int = T) -> Outcome:
             "adaptive-osmd × 100": fast(),
         }
         trials = [Trial(selector, STEP_SIZE) for selector in selectors.values()]
-        tracks = train(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds, batch_size=BATCH)
+        tracks = train(problem, trials, rng, num_rounds=num_rounds, batch_size=BATCH)
         whole = {"uniform, full": new("uniform"), "adaptive-osmd × 100, full": fast()}
         trials, samples = [Trial(selector, STEP_SIZE) for selector in whole.values()], problem.y.shape[1]
-        settings: dict[str, Any] = {"clients_per_round": K, "num_rounds": num_rounds, "batch_size": samples}
-        tracks += train(problem, trials, rng, replacement=False, **settings)
+        tracks += train(problem, trials, rng, num_rounds=num_rounds, batch_size=samples, replacement=False)
         best = bounds.heterogeneity(*gradients_on_the_way(problem, num_rounds), alpha=ALPHA).best
         for name, track in zip((*selectors, *whole), tracks, strict=True):
             row = f"{name}, σ={sigma:g}"
@@ -254,9 +253,7 @@ def run_fedavg(seed: int, num_rounds: int = T) -> Outcome:
             "adaptive-osmd, v2": new("adaptive-osmd", gamma="printed", **learns),
         }
         trials = [Trial(selector, rate) for selector in selectors.values()]
-        tracks = train_fedavg(
-            problem, trials, rng, clients_per_round=K, num_rounds=num_rounds, local_steps=LOCAL_STEPS
-        )
+        tracks = train_fedavg(problem, trials, rng, num_rounds=num_rounds, local_steps=LOCAL_STEPS)
         best = bounds.heterogeneity(*gradients_on_the_way(problem, num_rounds), alpha=ALPHA).best
         for name, track in zip(selectors, tracks, strict=True):
             row = f"{name}, σ={sigma:g}"

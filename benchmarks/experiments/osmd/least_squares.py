@@ -105,12 +105,7 @@ class _Recorder:
     """Lets all trials select and learn in each round, and records their losses, regrets and errors."""
 
     def __init__(
-        self,
-        problem: Problem,
-        trials: Sequence[Trial],
-        clients_per_round: int,
-        num_rounds: int,
-        factor: float = 1.0,
+        self, problem: Problem, trials: Sequence[Trial], num_rounds: int, factor: float = 1.0
     ) -> None:
         m, n, d = problem.x.shape
         x, y = problem.x.reshape(m * n, d), problem.y.reshape(m * n)
@@ -118,7 +113,7 @@ class _Recorder:
         # without cancellation near the minimum.
         self._hessian, self._best = x.T @ x / y.size, np.linalg.lstsq(x, y, rcond=None)[0]
         self._least = float(((x @ self._best - y) ** 2).mean() / 2)
-        self._trials, self._k = trials, clients_per_round
+        self._trials, self._k = trials, trials[0].selector.clients_per_round
         self._factor = factor  # multiplies the norms that selectors learn from
         self._loss = np.empty((num_rounds, len(trials)))
         self._regret, self._error = np.empty_like(self._loss), np.empty_like(self._loss)
@@ -195,7 +190,6 @@ def train(
     trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
-    clients_per_round: int,
     num_rounds: int,
     batch_size: int = 10,
     replacement: bool = True,
@@ -208,7 +202,7 @@ def train(
     gradients, as we read the authors' script, instead of their mean's; training and regret do not change.
     """
     factor = float(batch_size) if summed else 1.0
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)
+    recorder = _Recorder(problem, trials, num_rounds, factor)
     w, steps = recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         g = _gradients(w, *_batches(problem, rng, batch_size, replacement)).swapaxes(0, 1)
@@ -223,7 +217,6 @@ def train_fedavg(
     trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
-    clients_per_round: int,
     num_rounds: int,
     local_steps: int = 5,
     batch_size: int = 1,
@@ -235,7 +228,7 @@ def train_fedavg(
     line 14, selectors learn from ||G_m|| divided by the root of the number of local steps; `Track.regret` and
     `Track.roots` are computed from ||G_m|| itself.
     """
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)
+    recorder = _Recorder(problem, trials, num_rounds, local_steps**-0.5)
     m, w, steps = len(problem.x), recorder.start, recorder.steps
     for round in range(1, num_rounds + 1):
         v = np.tile(w, (m, 1, 1))
@@ -252,7 +245,6 @@ def train_scaffold(
     trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
-    clients_per_round: int,
     num_rounds: int,
     local_steps: int = 5,
     batch_size: int = 20,
@@ -268,7 +260,7 @@ def train_scaffold(
     w and c on the right are those before the round. Since c is the mean over all clients, selected or not, it
     needs no importance weights. Selectors learn from ||v_m - w||.
     """
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
+    recorder = _Recorder(problem, trials, num_rounds)
     m, w, steps = len(problem.x), recorder.start, recorder.steps
     controls = np.zeros((m, *w.shape))
     for round in range(1, num_rounds + 1):

@@ -1,20 +1,17 @@
 """Personalised OSMD (H.1 of the OSMD paper, D.1 of its later version) on quadratic losses.
 
-The paper proposes the method and does not measure it, so the experiment is ours. Each of M = 100 clients has
-the same weight, and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
+The paper does not measure the method, so the experiment is ours. Each of M = 100 clients has the same weight,
+and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
 `client.personal_model`::
 
     φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   μ = 1
     A_m = s_m diag(κ^((j-1)/(d-1) - 1)) for j = 1, ..., d,   κ = 25
     β_m(w) = argmin_β φ_m(w, β; a'_m),   h(w) = (1/M) sum_m φ_m(w, β_m(w); a_m)
 
-Here (β - a)' is the transpose of β - a, but a'_m is the name of a second vector of client m.
-On client m's training samples the loss is least at a'_m, and on its held-out samples at a_m. The client fits
-its personal model β_m(w) on the training samples. The objective h(w) is evaluated on the held-out samples.
-The personal models, the gradients and the minimum of h are known in closed form.
-
-Each client has three lognormal numbers with σ = 1.5: the scale of a'_m, the scale of a_m - a'_m, and s_m.
-There are T = 1000 rounds with K = 10 draws each. w starts at 0, and the step size is 0.1.
+(β - a)' is a transpose, but a'_m a second vector of client m: its loss is least at a'_m on training samples,
+which β_m(w) fits, and at a_m on held-out samples, on which h(w) is evaluated. The personal models, the
+gradients and the minimum of h are known in closed form. Each client has three lognormal numbers with σ = 1.5:
+the scale of a'_m, the scale of a_m - a'_m, and s_m. w starts at 0.
 """
 
 from collections.abc import Mapping

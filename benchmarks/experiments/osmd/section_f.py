@@ -24,7 +24,6 @@ from benchmarks.experiments.osmd.least_squares import (
     unlike_clients,
 )
 from benchmarks.experiments.osmd.section_f_selectors import (
-    K,
     M,
     Make,
     Maker,
@@ -83,7 +82,7 @@ def compare(
         problem = unlike_clients(rng, sigma, M, spread=spread)
         selectors = make(Maker(seed, num_rounds), problem)
         trials = [Trial(selector) for selector in selectors.values()]
-        results = training(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds)
+        results = training(problem, trials, rng, num_rounds=num_rounds)
         tracks[sigma] = dict(zip(selectors, results, strict=True))
     cells: dict[Cell, float] = {}
     for name, measure in measures.items():
@@ -141,9 +140,7 @@ def run_f5(seed: int, num_rounds: int = T) -> Outcome:
             for step in STEP_SIZES
             for row, selector in make(Maker(seed, num_rounds), problem).items()
         ]
-        results = train(
-            problem, [trial for _, trial in trials], rng, clients_per_round=K, num_rounds=num_rounds
-        )
+        results = train(problem, [trial for _, trial in trials], rng, num_rounds=num_rounds)
         best: dict[str, Track] = {}
         for (row, trial), track in zip(trials, results, strict=True):
             if row not in best or track.loss[-1] < best[row].loss[-1]:
@@ -166,7 +163,7 @@ def run_f6(seed: int, num_rounds: int = T) -> Outcome:
         problem = unlike_clients(rng, sigma, M)
         new, asked = Maker(seed, num_rounds), problem.initial_norms()
         trials = {"": Trial(new.adaptive(1, asked)), ", × 100": Trial(new.adaptive(100, asked))}
-        tracks = train(problem, list(trials.values()), rng, clients_per_round=K, num_rounds=num_rounds)
+        tracks = train(problem, list(trials.values()), rng, num_rounds=num_rounds)
         for how, track in zip(trials, tracks, strict=True):
             row = f"σ = {sigma:g}{how}"
             largest = (track.roots**2).max(axis=1)

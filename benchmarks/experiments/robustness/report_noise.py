@@ -67,6 +67,7 @@ class Reported:
 
     def __init__(self, selector: Selector, release: Release) -> None:
         self._selector, self._release = selector, release
+        self.clients_per_round = selector.clients_per_round
 
     @property
     def probabilities(self) -> Floats:
@@ -101,14 +102,8 @@ def regret(bed: str, method: Method, column: str, seed: int, num_rounds: int) ->
     def play(selector: Selector, num_rounds: int) -> Track:
         rng = np.random.default_rng(seed)
         problem = unlike_clients(rng, float(bed.split()[-1]), NUM_CLIENTS)
-        (track,) = train(
-            problem,
-            [Trial(selector)],
-            rng,
-            clients_per_round=CLIENTS_PER_ROUND,
-            num_rounds=num_rounds,
-            replacement=False,
-        )
+        trials = [Trial(selector)]
+        (track,) = train(problem, trials, rng, num_rounds=num_rounds, replacement=False)
         return track
 
     uniform = create("uniform", NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND)

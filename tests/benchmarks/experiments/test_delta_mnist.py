@@ -6,29 +6,19 @@ import pytest
 
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import training
-from benchmarks.experiments.delta.mnist import FIGURE_2, SPLIT, TABLES
+from benchmarks.experiments.delta.mnist import TABLES
 from benchmarks.experiments.delta.training import BASELINE, METHODS, LargeClustersSelector, Run
-from benchmarks.experiments.methods import Method
 from benchmarks.experiments.report import Curve
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
+from tests.support.made_data import made
 
 BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory):
-    """A stand-in of ten noisy patterns, in MNIST's shapes."""
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 200, (10, 28, 28))
-    arrays = {}
-    for half, size in (("train", 1200), ("test", 200)):
-        labels = np.arange(size) % 10
-        images = patterns[labels] + rng.integers(0, 56, (size, 28, 28))
-        arrays |= {f"x_{half}": images.astype(np.uint8), f"y_{half}": labels.astype(np.uint8)}
-    path = tmp_path_factory.mktemp("data") / "delta_mnist.npz"
-    np.savez(path, **arrays)
-    return path
+    return made(tmp_path_factory.mktemp("data"), "mnist", 1200, 200)
 
 
 def small(federation):
@@ -122,36 +112,3 @@ def test_clients_without_a_norm_are_not_left_out():
     assert len({client for round in range(2, 60) for client in alone.select(round).clients.tolist()}) == 5
     with pytest.raises(ValueError, match=r"^num_rounds = None: must be given with large-clusters-is"):
         LargeClustersSelector(5, clients_per_round=2).select(1)
-
-
-def test_selectors_get_the_papers_settings(mnist, monkeypatch):
-    asked = {}
-
-    class Spy(training.Simulator):
-        def __init__(self, data, kernel, selector, **settings):
-            asked[selector] = settings
-            super().__init__(data, kernel, selector, **settings)
-
-    monkeypatch.setattr(training, "Simulator", Spy)
-    for name in ("pow-d", "prac-delta", "delta", "md"):
-        one_run(mnist, Method(name), num_rounds=1)
-    assert asked["pow-d"]["selector_settings"] == {"num_candidates": 8}
-    assert (
-        asked["prac-delta"]["selector_settings"] == asked["delta"]["selector_settings"] == {"local_steps": 5}
-    )
-    assert asked["md"]["selector_settings"] == {}
-    one_run(mnist, Method("prac-delta", {"design": "systematic"}), num_rounds=1)
-    assert asked["prac-delta"]["selector_settings"] == {"design": "systematic", "local_steps": 5}
-
-
-def test_the_federations_are_the_papers():
-    assert (FIGURE_2.num_clients, FIGURE_2.clients_per_round, FIGURE_2.num_rounds) == (200, 10, 500)
-    assert FIGURE_2.learning_rate == 0.01
-    assert (training.LOCAL_STEPS, training.BATCH_SIZE) == (5, 32)
-    assert TABLES.clients_per_round / TABLES.num_clients == 20 / 300
-    labels = np.arange(6000) % 10
-    images = datasets.InMemory(np.zeros((6000, 4), np.uint8), labels)
-    held = SPLIT.data(datasets.Halves(images, images), 0)
-    owners = np.sort(held.sizes())[::-1][:9]
-    assert owners.sum() == 0.9 * 6000
-    assert {len(np.unique(held.client(m).labels)) for m in range(109)} == {1}

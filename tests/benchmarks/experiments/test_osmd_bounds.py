@@ -144,15 +144,7 @@ def test_fedavg_with_one_local_step_is_sgd():
     problem, tracks = unlike_clients(np.random.default_rng(0), 1.0, 5), []
     for training, settings in ((train, {}), (train_fedavg, {"local_steps": 1})):
         trials = [Trial(create("adaptive-osmd", 5, clients_per_round=2, num_rounds=6, a_max=0.1), 0.05)]
-        tracks += training(
-            problem,
-            trials,
-            np.random.default_rng(1),
-            clients_per_round=2,
-            num_rounds=6,
-            batch_size=3,
-            **settings,
-        )
+        tracks += training(problem, trials, np.random.default_rng(1), num_rounds=6, batch_size=3, **settings)
     for one, other in zip(*tracks, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
@@ -163,9 +155,7 @@ def test_fedavg_is_algorithm_4(monkeypatch):
     problem = problem._replace(x=problem.x[:, :1].repeat(4, axis=1), y=problem.y[:, :1].repeat(4, axis=1))
     selector, told = create("uniform", 3, clients_per_round=3), []
     monkeypatch.setattr(selector, "update", lambda round, selection, told_of: told.append(told_of))
-    (track,) = train_fedavg(
-        problem, [Trial(selector, 0.02)], np.random.default_rng(0), clients_per_round=3, num_rounds=2
-    )
+    (track,) = train_fedavg(problem, [Trial(selector, 0.02)], np.random.default_rng(0), num_rounds=2)
     w = np.zeros(10)
     for round in range(2):
         moves = []

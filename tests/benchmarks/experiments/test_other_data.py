@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from benchmarks.experiments.flics import cifar_100
 from benchmarks.experiments.power_of_choice import other_data as poc
 from benchmarks.experiments.report import Experiment, Outcome
 from tasks import datasets
+from tests.support.made_data import made
 
 Make = Callable[..., Path]
 DELTA = {each.name: each for each in delta.EXPERIMENTS}
@@ -22,25 +22,7 @@ POC = {each.name: each for each in poc.EXPERIMENTS}
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Return a function that writes a data set: noise around a pattern for each class."""
-
-    def write(name: str, count: int = 240, users: int = 0, num_classes: int = 0) -> Path:
-        rng, description = np.random.default_rng(0), datasets.DESCRIPTIONS[name]
-        num_classes = num_classes or description.num_classes
-        arrays: dict[str, Any] = {}
-        patterns = rng.integers(0, 200, (num_classes, *description.shape))
-        for half, size in (("train", count), ("test", 100)):
-            labels = np.arange(size) % num_classes
-            inputs = patterns[labels] + rng.integers(0, 56, (size, *description.shape))
-            of_vectors = description.encoding == "vectors"
-            arrays[f"x_{half}"] = (inputs / 255).astype(np.float32) if of_vectors else inputs.astype(np.uint8)
-            arrays[f"y_{half}"] = labels
-            if users:
-                arrays[f"users_{half}"] = np.array([f"user {i % users}" for i in range(size)])
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-        return tmp_path / f"{name}.npz"
-
-    return write
+    return partial(made, tmp_path)
 
 
 def check(outcome: Outcome) -> None:
@@ -117,7 +99,7 @@ def test_power_of_choice_on_images(name: str, make: Make) -> None:
 
 
 def test_power_of_choice_on_sent140_has_an_account_per_client(make: Make) -> None:
-    file = make("sent140", count=25 * 12, users=12)  # and 8 or 9 in the test half
+    file = make("sent140", train=25 * 12, users=12)  # and 8 or 9 in the test half
     setting = replace(poc.SENT140, num_clients=10, local_steps=4)
     data, test = poc.split(setting, file, 1, None)
     assert {*data.sizes().tolist()} <= {26, 27}  # 80 % of 33 or 34: only both halves together are 32 or more
@@ -189,7 +171,7 @@ def test_flics_on_cifar_100(make: Make, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cifar_100, "SAMPLES", 5)
     monkeypatch.setattr(cifar_100, "PROCESSES", {"Poisson": ("poisson", 1.0)})
     monkeypatch.setattr(cifar_100, "TRIALS", {"FLICS-ADAM": ("flics", True)})
-    file = make("cifar100", count=200)
+    file = make("cifar100", train=200)
     outcome = cifar_100.run(1, file, num_clients=20, largest=2, training=cifar_100.QUICK)
     check(outcome)
     assert set(outcome.cells) == {("Poisson", "FLICS-ADAM"), ("Poisson, worst group", "FLICS-ADAM")}

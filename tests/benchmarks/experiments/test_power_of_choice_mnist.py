@@ -6,6 +6,7 @@ from benchmarks.experiments.power_of_choice import mnist_training as training
 from benchmarks.experiments.report import Curve
 from simulation.kernels import MLP
 from simulation.simulator import Simulator
+from tests.support.made_data import made
 
 IMAGES = 1600
 EXPERIMENTS = {each.name: each for each in poc.EXPERIMENTS}
@@ -13,51 +14,7 @@ EXPERIMENTS = {each.name: each for each in poc.EXPERIMENTS}
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Write images whose class is where they are bright."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(10, size=IMAGES)
-    pixels = rng.integers(60, size=(IMAGES, 784))
-    for label in range(10):
-        pixels[labels == label, 70 * label : 70 * (label + 1)] += 150
-    pixels = pixels.astype(np.uint8).reshape(-1, 28, 28)
-    path = tmp_path_factory.mktemp("data") / "mnist.npz"
-    np.savez(path, x_train=pixels[:1400], y_train=labels[:1400], x_test=pixels[1400:], y_test=labels[1400:])
-    return path
-
-
-def small(name):
-    """Return an experiment's settings, with the cases cut to 20 rounds of 2 steps on batches of 8."""
-    settings = dict(EXPERIMENTS[name].run.keywords)
-    cases = settings["cases"]
-    settings["cases"] = tuple(each._replace(num_rounds=20, local_steps=2, batch_size=8) for each in cases)
-    return settings
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "poc-mnist-in-turns",
-        pytest.param("poc-mnist", marks=pytest.mark.slow),
-        pytest.param("poc-mnist-local", marks=pytest.mark.slow),
-    ],
-)
-def test_an_experiment_is_a_function_of_its_seed(name, file):
-    settings = small(name)
-    one = poc.run(0, file, **settings)
-    # Of one case, since cases differ in their numbers alone.
-    again, other = (poc.run(seed, file, **settings | {"cases": settings["cases"][:1]}) for seed in (0, 1))
-    assert again.cells.keys() == other.cells.keys()
-    assert repr(again.cells) != repr(other.cells)
-    assert repr({cell: one.cells[cell] for cell in again.cells}) == repr(again.cells)  # NaN = NaN
-    settings = EXPERIMENTS[name].run.keywords
-    assert len(one.curves) == 2 * len(settings["cases"])
-    for panel, lines in one.curves.items():
-        assert list(lines) == [trial.label for trial in settings["trials"]]
-        for label, curve in lines.items():
-            assert curve.x.shape == curve.y.shape
-            assert np.isfinite(curve.y).all()
-            if panel in again.curves:
-                assert np.array_equal(curve.y, again.curves[panel][label].y)
+    return made(tmp_path_factory.mktemp("data"), "mnist", 1400, IMAGES - 1400)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -161,21 +118,3 @@ def test_the_clock_is_fitted_to_the_papers_times_of_rand():
             seconds.seconds(round, rng.choice(100, clients, replace=False)).max() for round in range(1, 2001)
         ]
         assert np.mean(rounds) == pytest.approx(paper, abs=0.005)
-
-
-def test_halves_take_turns(file):
-    """Nobody trains in a round that is the other half's; in all rounds everybody but a few might."""
-    federation = training.make_federation(file, 0, 2.0)
-    chosen = {0: set(), 1: set()}
-    original = Simulator.step
-
-    def step(self):
-        record = original(self)
-        chosen[record.round % 2].update(record.selection.clients.tolist())
-        assert 30 < record.num_available <= 50
-        return record
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Simulator, "step", step)
-        training.train(federation, training.Case(2.0, 20, 8, 1, in_turns=True), poc._RPOW, 0)
-    assert max(chosen[1]) < 50 <= min(chosen[0])

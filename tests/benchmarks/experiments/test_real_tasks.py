@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,29 +9,14 @@ import pytest
 from benchmarks.experiments import real_tasks
 from benchmarks.experiments.real_tasks import METHODS, SETTINGS, Setting, federation_of, run
 from simulation.response_times import ResponseTimes
-from tasks import datasets
+from tests.support.made_data import made
 
 SIZES = np.array([50, 10, 40, 20, 30])
 
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    return made("mnist", tmp_path)
-
-
-def made(name: str, folder: Path) -> Path:
-    """Write a data set: noise around a pattern for each class."""
-    rng, description = np.random.default_rng(0), datasets.DESCRIPTIONS[name]
-    text = description.encoding == "characters"
-    patterns = rng.integers(0, 79 if text else 200, (10, *description.shape))
-    arrays: dict[str, Any] = {}
-    for half, size in (("train", 600), ("test", 100)):
-        labels = np.arange(size) % 10
-        noise = rng.integers(0, 2 if text else 56, (size, *description.shape))
-        arrays |= {f"x_{half}": (patterns[labels] + noise).astype(np.uint8), f"y_{half}": labels}
-        arrays |= {f"users_{half}": np.arange(size) % 15}
-    np.savez(folder / f"{name}.npz", **arrays)
-    return folder / f"{name}.npz"
+    return made(tmp_path, "mnist", 600, users=15)
 
 
 def small(name: str, **changes: object) -> Setting:
@@ -79,7 +63,7 @@ def test_devices_differ_only_in_who_is_slow() -> None:
 def test_the_other_tasks_train_in_the_quick_form(name: str, tmp_path: Path) -> None:
     setting = small(name) if "shakespeare" in name else small(name, partition="dirichlet:1")
     setting = replace(setting, num_rounds=60)  # 6 in the quick form
-    path = made(setting.task, tmp_path)
+    path = made(tmp_path, setting.task, 600, users=15, classes=10)
     outcome = run(0, path, setting=setting, methods={"md": METHODS["md"]}, quick=True)
     assert outcome.curves[""]["md"].x.tolist() == [6]
     assert 0 <= outcome.cells["md", "final accuracy, %"] <= 100

@@ -89,11 +89,6 @@ def test_json_has_the_cells_of_every_seed() -> None:
     ]
 
 
-def test_curves_become_a_figure(tmp_path: Path) -> None:
-    draw(REPORT, tmp_path / "toy.png")
-    assert (tmp_path / "toy.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_band_of_a_figure_is_the_spread_of_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

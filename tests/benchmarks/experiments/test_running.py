@@ -3,12 +3,7 @@
 import io
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -21,11 +16,8 @@ from rich.console import Console
 from benchmarks.experiments import EXPERIMENTS, SELECTION, report, running
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, Report, table
 from benchmarks.experiments.running import Job, as_values, outcome_of, plan, quick_form, run_all
-from deploy.processes.groups import processes_with
 from deploy.sweeps.jobs import finish, finished
 from tests.support.toy_experiments import experiment, seeds_run, toy, toy_with_data
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -77,15 +69,6 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
         assert quick_form(each).keys() <= signature(each.run).parameters.keys(), each.name
         assert quick_form(each) or each.name in ("poc-toy", "delta-bounds"), each.name  # short as they are
     assert SELECTION.items() <= EXPERIMENTS.items()
-
-
-@pytest.mark.parametrize("spoil", [lambda text: text[:-9], lambda text: "", lambda text: "[]"])
-def test_a_missing_or_damaged_file_is_not_used(tmp_path: Path, spoil: Callable[[str], str]) -> None:
-    this = job(tmp_path)
-    assert finished(this) is None
-    finish(this, {"cells": []})
-    this.file.write_text(spoil(this.file.read_text()))
-    assert finished(this) is None
 
 
 # Runs.
@@ -174,44 +157,3 @@ def test_after_a_killed_process_the_same_command_goes_on(tmp_path: Path) -> None
     (made,) = run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=3)
     assert len(made.outcomes) == 3
     assert seeds_run(tmp_path).count("0") == 1
-
-
-def test_a_killed_run_loses_only_running_seeds_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "wait-2").touch()
-    script = (
-        "from pathlib import Path\n"
-        "from benchmarks.experiments import running\n"
-        "from tests.support.toy_experiments import experiment\n"
-        "running.digest_of = lambda experiment: 'of now'\n"
-        f"folder = Path({str(tmp_path)!r})\n"
-        "if __name__ == '__main__':\n"
-        "    list(running.run_all([experiment(folder)], folder / 'seeds', seeds=4, jobs=1))\n"
-    )
-    (tmp_path / "script.py").write_text(script)
-    mark = f"test-{os.getpid()}-{tmp_path.name}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COHORT_TEST_MARK": mark}
-    process = subprocess.Popen([sys.executable, str(tmp_path / "script.py")], env=environment)
-    try:
-        until(lambda: (tmp_path / "log").exists() and seeds_run(tmp_path) == ["0", "1", "2"])
-        assert len(processes_with("COHORT_TEST_MARK", mark)) > 1
-    finally:
-        process.kill()
-        process.wait()
-    until(lambda: not processes_with("COHORT_TEST_MARK", mark))
-    seeds = tmp_path / "seeds"
-    assert sorted(each.name for each in seeds.iterdir()) == ["toy-0.json", "toy-1.json"]
-    before = {each.name: each.read_bytes() for each in seeds.iterdir()}
-
-    (tmp_path / "wait-2").unlink()
-    (resumed,) = run_all([experiment(tmp_path)], seeds, seeds=4)
-    assert seeds_run(tmp_path) == ["0", "1", "2", "2", "3"]
-    assert all((seeds / name).read_bytes() == content for name, content in before.items())
-    (in_one_go,) = run_all([experiment(tmp_path)], tmp_path / "others", seeds=4)
-    assert cells(resumed) == cells(in_one_go)
-
-
-def until(happened: Callable[[], bool], timeout: float = 120) -> None:
-    end = time.monotonic() + timeout
-    while not happened():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)

@@ -107,7 +107,7 @@ def test_a_wrong_list_of_noise_multipliers_is_refused() -> None:
 
 
 def test_noise_costs_quality_of_selection_and_none_costs_none() -> None:
-    forecast, rpow_d = report_noise.BY_NORM[0], report_noise.BY_LOSS[1]
+    forecast, rpow_d = report_noise.BY_NORM["forecast"], report_noise.BY_LOSS["rpow-d"]
     exact, mild, strong = (
         report_noise.regret("static", forecast, column, 0, 100) for column in ("exact", "ε = 10", "ε = 0.1")
     )

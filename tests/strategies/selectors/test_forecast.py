@@ -357,11 +357,9 @@ def test_a_state_of_another_form_is_refused(spoil, text):
 def regret(kind, name):
     total = 0.0
     for seed in (101, 102):
-        total += regret_on_stream(
-            lambda sizes, seed=seed: kind(sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed),
-            make_stream(name, seed, 40, 250),
-            5,
-        )
+        stream = make_stream(name, seed, 40, 250)
+        selector = kind(40, client_sizes=stream.sizes, clients_per_round=5, seed=seed)
+        total += regret_on_stream(selector, stream, 5)
     return total
 
 
@@ -388,14 +386,11 @@ def test_a_query_before_the_first_round_saves_the_exploration():
         total = 0.0
         for seed in (101, 102):
             stream = make_stream("static", seed, 40, 100)
-
-            def create(sizes, seed=seed, stream=stream):
-                known = {"update_norms": stream.norms[0]} if informed else {}
-                return ForecastSelector(
-                    sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed, **known
-                )
-
-            total += regret_on_stream(create, stream, 5)
+            known = {"update_norms": stream.norms[0]} if informed else {}
+            selector = ForecastSelector(
+                40, client_sizes=stream.sizes, clients_per_round=5, seed=seed, **known
+            )
+            total += regret_on_stream(selector, stream, 5)
         return total
 
     assert lost(informed=True) < 0.2 * lost(informed=False)
