@@ -1,11 +1,9 @@
 """What trains large models on a GPU computes the same on the CPU. (`test_resnet.py` needs a GPU.)"""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulation.kernels.base import StackedUpdates, splitter
@@ -32,11 +30,11 @@ def test_updates_in_a_tensor_are_those_in_an_array():
 class Asked(TorchDispatchMode):
     """Records whether each convolution's backward pass is asked for the gradient of the inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.of_inputs: list[bool] = []
+        self.of_inputs = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.convolution_backward.default:
             self.of_inputs.append(args[-1][0])
         return func(*args, **(kwargs or {}))
@@ -61,7 +59,7 @@ def test_gradients_of_inputs_are_those_of_torch(layer, replaced):
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, 4, 8, 9, generator=generator, dtype=torch.float64).requires_grad_()
 
-    def gradients(*of: Tensor) -> tuple[Tensor, ...]:
+    def gradients(*of):
         return torch.autograd.grad(layer(images).square().sum(), of)
 
     everything = images, *layer.parameters()

@@ -2,20 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
 from math import ceil
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.message import Array as FlowersArray
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg, Krum
 
-from simulation.availability import Availability, create
+from simulation.availability import create
 from simulation.availability.trace_file import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
@@ -26,16 +24,16 @@ from ..support.federations import play
 from ..support.toy_grid import node_of
 
 
-def model(*values: float) -> ArrayRecord:
+def model(*values):
     return ArrayRecord({"w": Array(np.array(values, np.float32))})
 
 
-def counting_app() -> ClientApp:
+def counting_app():
     """Return an app that adds its number to every parameter and counts its trainings in its state."""
     app = ClientApp()
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(message, context):
         before = context.state.metric_records.get("done", MetricRecord({"times": 0}))["times"]
         context.state["done"] = MetricRecord({"times": before + 1})
         w = message.content.array_records["arrays"]["w"].numpy()
@@ -48,7 +46,7 @@ def counting_app() -> ClientApp:
         return Message(content, reply_to=message)
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def evaluate(message, context):
         return Message(
             RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 0.5})}), reply_to=message
         )
@@ -56,29 +54,29 @@ def counting_app() -> ClientApp:
     return app
 
 
-def numbers(count: int) -> list[dict[str, int]]:
+def numbers(count):
     return [{"number": number} for number in range(1, count + 1)]
 
 
-def ask(*node_ids: int, ttl: float | None = None, arrays: ArrayRecord | None = None) -> list[Message]:
+def ask(*node_ids, ttl=None, arrays=None):
     """One TRAIN message to each node, all with one RecordDict, as FedAvg does."""
     content = RecordDict({"arrays": arrays or model(0, 0), "config": ConfigRecord({"lr": 0.1, "all": [1]})})
     return [Message(content, node_id, "train", ttl=ttl) for node_id in node_ids]
 
 
-def echo(message: Message) -> Message:
+def echo(message):
     return Message(message.content, reply_to=message)
 
 
-def grid_of(*handlers: Callable[[Message], Any], **options: Any) -> tuple[InProcessGrid, list[int]]:
+def grid_of(*handlers, **options):
     grid = InProcessGrid(**options)
     return grid, [grid.add_node(handler=handler) for handler in handlers]
 
 
-def direct_grid(nodes: dict[int, Callable[[Message], Message]]) -> Any:
+def direct_grid(nodes):
     """Return the plainest grid: what Flower's strategies use of one, each message handled at once."""
 
-    def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(messages, *, timeout=None):
         return [nodes[message.metadata.dst_node_id](message) for message in messages]
 
     return SimpleNamespace(get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive)
@@ -135,7 +133,7 @@ def test_nodes_have_names_and_ids_of_their_own():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen):
-    def vandal(message: Message) -> Message:
+    def vandal(message):
         message.content["config"]["all"].append(2)
         message.content["config"]["lr"] = 9.0
         message.content["more"] = MetricRecord({"a": 1})
@@ -160,14 +158,14 @@ def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round
     numpy, save = FlowersArray.numpy, FlowersArray.from_numpy_ndarray
     arrays = model(1, 2)
 
-    def write(cls: type, values: Any) -> Any:
+    def write(cls, values):
         encoded.append(values)
         return save(values)
 
     monkeypatch.setattr(FlowersArray, "numpy", lambda self: decoded.append(self) or numpy(self))
     monkeypatch.setattr(FlowersArray, "from_numpy_ndarray", classmethod(write))
 
-    def client(message: Message) -> Message:
+    def client(message):
         record = ArrayRecord()
         record["w"] = LazyArray(message.content["arrays"]["w"].numpy() + 1)
         return Message(RecordDict({"arrays": record}), reply_to=message)
@@ -199,10 +197,10 @@ def test_a_lazy_array_has_the_bytes_of_flowers_array():
 
 
 def test_exceptions_become_error_replies_with_flowers_codes():
-    def crash(message: Message) -> Message:
+    def crash(message):
         raise ValueError("no data")
 
-    def leave(message: Message) -> Message:
+    def leave(message):
         raise SystemExit(3)
 
     grid, nodes = grid_of(crash, leave, echo)
@@ -228,7 +226,7 @@ def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong):
 
 
 def test_the_traceback_of_a_failed_app_is_logged(caplog):
-    def broken(message: Message, context: Context) -> Message:
+    def broken(message, context):
         raise ValueError("no data")
 
     grid = InProcessGrid(broken, [{}])
@@ -261,7 +259,7 @@ def test_without_a_timeout_a_missing_reply_does_not_block():
 
 
 def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later():
-    handled: list[Message] = []
+    handled = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=10.0)
     messages = ask(*nodes)
     grid.push_messages(messages)
@@ -280,7 +278,7 @@ def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later():
 
 @pytest.mark.parametrize(("ttl", "expired"), [(99.0, True), (101.0, False)])
 def test_a_message_expires_by_simulated_time(ttl, expired):
-    handled: list[Message] = []
+    handled = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=100.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=ttl))
     grid.clock.sleep(100)
@@ -292,7 +290,7 @@ def test_a_message_expires_by_simulated_time(ttl, expired):
 
 
 def test_a_message_is_handled_even_if_its_reply_expires():
-    handled: list[Message] = []
+    handled = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=1.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
     grid.clock.sleep(10)
@@ -303,9 +301,9 @@ def test_a_message_is_handled_even_if_its_reply_expires():
 
 
 def test_a_plain_function_may_send_several_replies():
-    before: list[Message] = []
+    before = []
 
-    def twice(message: Message) -> list[Message]:
+    def twice(message):
         before.append(message)
         return [echo(message), echo(message), echo(before[0])]
 
@@ -325,14 +323,14 @@ def test_a_negative_sleep_changes_nothing():
 # Availability and response times.
 
 
-def table(*rounds: list[int]) -> Availability:
+def table(*rounds):
     """Return an availability with these clients in each round."""
     rows = [(client, number, number + 1) for number, available in enumerate(rounds) for client in available]
     recording = Recording(rows)
     return create("trace", recording.num_clients, recording=recording, assign="same")
 
 
-def named(availability: Availability, **options: Any) -> InProcessGrid:
+def named(availability, **options):
     """A grid whose nodes are registered in the order of the availability's clients."""
     grid = InProcessGrid(counting_app(), availability=availability, **options)
     for client in range(availability.num_clients):
@@ -418,10 +416,10 @@ def test_an_unavailable_client_is_not_reachable_and_keeps_its_state():
 
 
 def test_flowers_strategy_trains_the_available_clients():
-    trained: list[set[int]] = []
+    trained = []
 
     class Watched(InProcessGrid):
-        def push_messages(self, messages: Any) -> list[str]:
+        def push_messages(self, messages):
             messages = list(messages)
             if messages:
                 trained.append({self.client_of(message.metadata.dst_node_id) for message in messages})

@@ -1,24 +1,21 @@
 """Clients trained as one batch give the numbers of the same clients trained one after another."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tasks
-from simulation.kernels import MLP, Loop, Plan, Softmax, Trained, kernel_of
+from simulation.kernels import MLP, Loop, Plan, Softmax, kernel_of
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
 from strategies.rounds.seeds import client_seed
-from tasks.base import Arrays
 from tasks.federated_data import Dataset
 
 from ..support.simulators import KERNELS, data_of, start
 
 
-def check_same_models(ours: Trained, theirs: Trained, arrays: Arrays, atol: float = 1e-5) -> None:
+def check_same_models(ours, theirs, arrays, atol=1e-5):
     for row in range(ours.losses.size):
         one, other = ours.updates.model(row), theirs.updates.model(row)
         assert one.keys() == other.keys() == arrays.keys()
@@ -113,7 +110,7 @@ def test_a_wrong_dropout_is_refused(sizes, dropout, why):
 @pytest.mark.parametrize("name", ["mnist-mlp", "mnist-cnn", "cifar10", "femnist", "celeba"])
 def test_every_network_is_trained_as_its_task_does(name, memory):
     """With all options at once: a proximal term, controls, and the variance of gradients."""
-    task: Any = tasks.create(name)
+    task = tasks.create(name)
     rng = np.random.default_rng(0)
     data = data_of((1, 4, 2, 3), task.data.num_features)
     data = data._replace(labels=data.labels % task.data.num_classes)

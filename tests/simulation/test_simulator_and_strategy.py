@@ -1,7 +1,5 @@
 """The rounds of the simulator are those of `SelectionStrategy` over a grid of apps."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAdam, FedAvgM
@@ -33,7 +31,7 @@ from ..support.toy_grid import ToyGrid
 def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
-    own: dict[str, Any] = {
+    own = {
         "adaptive-osmd": {"learning_rate_multiplier": 1000},
         "forecast-asked": {"ask_norms": True},
         "cpow-d": {"batch_size": 4},
@@ -60,7 +58,7 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path, selector, task):
 
 @pytest.mark.parametrize("level", ["sane", "strict"])
 def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
-    options: dict[str, Any] = {"clients_per_round": 4, "faults": Faults(guard=level)}
+    options = {"clients_per_round": 4, "faults": Faults(guard=level)}
     strategy, _, records = run_of_apps("md", 200, 3, **options)
     simulator = like_the_apps("md", 200, 3, **options)
     sizes = simulator.data_sizes
@@ -79,7 +77,7 @@ def test_the_simulator_believes_the_sizes_that_the_strategy_believes(level):
 def test_variates_of_a_batch_are_those_of_single_replies(variates):
     """Compared with `RoundLogic` given one reply per client."""
     data, kernel = data_of(), Softmax(64, 10)
-    options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
+    options = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
     simulator = Simulator(
         data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
     )
@@ -184,7 +182,7 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector, settings):
     """The groups that are seen first have the highest numbers, or names."""
     if selector == "naive-group" and "min_shares" in settings:
         pytest.skip("it has no minimum shares")
-    groups: list[Any] = [2, 2, 1, 0, 1, 0, 0, 2, 1]
+    groups = [2, 2, 1, 0, 1, 0, 0, 2, 1]
     if "south" in str(settings):
         groups = [{1: "south"}.get(group, group) for group in groups]
     strategy, records, simulator = strangers_and_simulator(
@@ -222,7 +220,7 @@ def test_the_budget_of_each_round_is_that_of_the_strategy(selector, over_selecti
         assert drawn == [most - 2 - (most == 9), most - 2 - (most == 9), 0, most, most, most]
 
 
-def _reason(failure: str) -> str:
+def _reason(failure):
     """Return a failure without the seconds, which differ by the time between two looks."""
     return failure.partition(":")[0]
 

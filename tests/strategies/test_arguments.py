@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-from typing import Any
 
 import pytest
 from flwr.clientapp import ClientApp
@@ -57,7 +56,7 @@ def test_an_unknown_argument_is_named_before_the_missing_one(name):
         Forecast()
 
 
-WRONG: list[Any] = [object(), [1, 2], (1,), "abc", b"x", -3, float("nan"), {"a": object()}, {1: 2}]
+WRONG = [object(), [1, 2], (1,), "abc", b"x", -3, float("nan"), {"a": object()}, {1: 2}]
 COMMON = [
     "clients_per_round",
     "server_strategy",

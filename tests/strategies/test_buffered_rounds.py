@@ -2,21 +2,19 @@
 
 import re
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
-from simulation.grid import Handler, InProcessGrid
-from strategies import Buffered, Forecast, Reporter, RoundReport, SelectionStrategy
+from simulation.grid import InProcessGrid
+from strategies import Buffered, Forecast, Reporter, SelectionStrategy
 from strategies.checkpoint import CheckpointError
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.reporters.scalars import scalars
-from strategies.rounds.record import RoundRecord
 from strategies.selectors import available, selector_type
 
 from ..support.federations import model
@@ -28,7 +26,7 @@ MODE = Buffered(concurrency=4, size=2)
 PATIENT = Deadlines(shortest=30)
 
 
-def seconds_of(client: int) -> float:
+def seconds_of(client):
     return SLOW.get(client, 1.0 + 0.01 * client)
 
 
@@ -38,11 +36,11 @@ class SlowGrid(InProcessGrid):
     def __init__(self, others=None, seconds=seconds_of):
         super().__init__(latency=self._latency)
         self.seconds = seconds
-        self.trained: list[tuple[int, float]] = []  # (client, time) of each TRAIN message
+        self.trained = []  # (client, time) of each TRAIN message
         for client in range(CLIENTS):
             self.add_node(handler=(others or {}).get(client, trainer(client)))
 
-    def _latency(self, message: Message) -> float:
+    def _latency(self, message):
         if message.metadata.message_type != "train":
             return 0.0
         client = self.client_of(message.metadata.dst_node_id)
@@ -50,8 +48,8 @@ class SlowGrid(InProcessGrid):
         return self.seconds(client)
 
 
-def strategy(selector: str = "md", **options: Any) -> tuple[SelectionStrategy, list[RoundRecord]]:
-    records: list[RoundRecord] = []
+def strategy(selector="md", **options):
+    records = []
     made = SelectionStrategy(
         selector,
         **{
@@ -73,7 +71,7 @@ def run(grid, rounds=12, selector="md", **options):
     return made.start(grid, model(1, 2), num_rounds=rounds), records
 
 
-def used(records: list[RoundRecord]) -> list[int]:
+def used(records):
     return [int(c) for each in records for c in each.selection.clients[each.feedback.responded]]
 
 
@@ -103,8 +101,8 @@ def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later():
 def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_from():
     """A client whose update is always (1, 0): the model moves by the sum of the weights."""
 
-    def mover(client: int) -> Handler:
-        def node(message: Message) -> Message:
+    def mover(client):
+        def node(message):
             reply = trainer(client)(message)
             if message.metadata.message_type == "train":
                 w = message.content.array_records["arrays"]["w"].numpy()
@@ -150,7 +148,7 @@ def test_equal_arrivals_give_equal_runs_and_another_seed_another_run():
     assert used(run(SlowGrid(), selector="forecast", seed=6)[1]) != used(first)
 
 
-def silent(client: int) -> Handler:
+def silent(client):
     return lambda message: None if message.metadata.message_type == "train" else trainer(client)(message)
 
 
@@ -171,15 +169,15 @@ def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used():
     assert 6 in used(records)
 
 
-def nonsense(message: Message) -> Message:
+def nonsense(message):
     reply = trainer(1)(message)
     if message.metadata.message_type == "train":
         reply.content["arrays"] = model(float("nan"), 1)
     return reply
 
 
-def broken(client: int) -> Handler:
-    def node(message: Message) -> Any:
+def broken(client):
+    def node(message):
         if message.metadata.message_type == "train":
             raise RuntimeError("no data")
         return trainer(client)(message)
@@ -230,10 +228,10 @@ def test_stale_updates_are_rejected_counted_and_recorded():
 @pytest.mark.slow
 def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places():
     """Client 2 answers so late that its model is no longer kept: silent clients have newer ones."""
-    kept: list[int] = []
-    records: list[RoundRecord] = []
+    kept = []
+    records = []
 
-    def record(each: RoundRecord) -> None:
+    def record(each):
         records.append(each)
         kept.append(len(made._parts.buffered.models))
 
@@ -250,9 +248,9 @@ def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_ar
 def test_a_client_whose_node_leaves_loses_its_place_and_comes_back():
     grid = SlowGrid()
     grid.offline_after = 2.0
-    left: list[int] = []
+    left = []
 
-    def leave(record: RoundRecord) -> None:
+    def leave(record):
         if record.round == 3:
             busy = {client for client, at in grid.trained if grid.clock.monotonic() - at < 0.9}
             left.append(min(busy))
@@ -260,7 +258,7 @@ def test_a_client_whose_node_leaves_loses_its_place_and_comes_back():
         if record.round == 20:
             grid.add_node(handler=trainer(left[0]))
 
-    records: list[RoundRecord] = []
+    records = []
     made, _ = strategy(on_round=lambda record: (records.append(record), leave(record))[0])
     made.start(grid, model(1, 2), num_rounds=60)
     reasons = [each.failures[left[0]] for each in records if left[0] in each.failures]
@@ -273,20 +271,19 @@ def test_a_removed_client_is_forgotten_while_it_trains(tmp_path):
     file = tmp_path / "removed.json"
     file.write_text("[]")
 
-    def remove(record: RoundRecord) -> None:
+    def remove(record):
         if record.round == 3:
             file.write_text('["c6", "c7"]')
 
     made, _ = strategy(on_round=remove, overrides=Overrides(removed=str(file)), deadlines=PATIENT)
     made.start(SlowGrid(), model(1, 2), num_rounds=25)
     buffer = made._parts.clients.logic.buffer
-    assert buffer is not None
     assert not set(SLOW) & set(buffer.in_flight)
 
 
 def test_messages_that_cannot_be_sent_end_no_run():
     class Busy(SlowGrid):
-        def push_messages(self, messages: Any) -> list[str]:
+        def push_messages(self, messages):
             messages = list(messages)
             training = any(message.metadata.message_type == "train" for message in messages)
             if training and 2 < self.clock.monotonic() < 4.2:
@@ -310,13 +307,13 @@ class Scripted(SlowGrid):
     With a ``script``, the clients answer in the order of the script.
     """
 
-    def __init__(self, script: list[int] | None = None) -> None:
+    def __init__(self, script=None):
         super().__init__(seconds=lambda _: 0.0)
         self.script = script
-        self.answered: list[int] = []  # the clients that have answered
-        self._open: dict[str, int] = {}  # message -> client, in the order of sending
+        self.answered = []  # the clients that have answered
+        self._open = {}  # message -> client, in the order of sending
 
-    def push_messages(self, messages: Any) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         ids = super().push_messages(messages)
         for message_id, message in zip(ids, messages, strict=True):
@@ -324,7 +321,7 @@ class Scripted(SlowGrid):
                 self._open[message_id] = self.client_of(message.metadata.dst_node_id)
         return ids
 
-    def pull_messages(self, message_ids: Any) -> list[Message]:
+    def pull_messages(self, message_ids):
         wanted = list(message_ids)
         training = [each for each in self._open if each in wanted]
         if training:
@@ -341,7 +338,7 @@ class Scripted(SlowGrid):
 @pytest.mark.parametrize("selector", ["md", "forecast", "oort"])
 def test_a_resumed_run_equals_the_whole_run_given_the_same_arrivals(selector, server, tmp_path):
     """Clients in flight at the checkpoint are asked again, with the model that they had."""
-    options: dict[str, Any] = {"selector": selector, "server_strategy": server, "num_rounds": 9}
+    options = {"selector": selector, "server_strategy": server, "num_rounds": 9}
     grid, before = Scripted(), Scripted()
     whole, records = run(grid, 9, **options)
     _, first = run(before, 4, checkpoints=Checkpoints(tmp_path), **options)
@@ -434,7 +431,7 @@ def test_a_resume_with_another_mode_is_refused(tmp_path):
 @pytest.mark.parametrize("selector", available())
 def test_every_selector_runs_or_is_refused_in_one_line(selector):
     kind = selector_type(selector)
-    options: dict[str, Any] = {}
+    options = {}
     if selector == "lipschitz-is":
         options["overrides"] = Overrides(settings={"lipschitz": {"c1": 2.0}})
     refused = kind.polls_for or kind.part_names or not kind.fixed_size
@@ -450,10 +447,10 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector):
 
 
 def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness():
-    reports: list[RoundReport] = []
+    reports = []
 
     class Listener(Reporter):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             reports.append(report)
 
     made = Forecast(

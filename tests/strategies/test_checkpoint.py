@@ -10,11 +10,9 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,17 +24,17 @@ from strategies import checkpoint
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
 
-def state(round: int) -> Checkpoint:
+def state(round):
     """Return a state that tells its round in every part."""
     arrays = {"w": np.full((4, 3), round / 7, np.float32), "selector/norms": np.arange(5.0) * round}
     return Checkpoint(round, arrays, {"clients": [f"client-{round}"]}, {"seed": 1}, [results(round)])
 
 
-def results(round: int) -> list[Any]:
+def results(round):
     return ["evaluate", round, {"loss": 1 / (1 + round), "per-class": [round, None]}]
 
 
-def same(one: Checkpoint | None, other: Checkpoint) -> bool:
+def same(one, other):
     return (
         one is not None
         and (one.round, one.meta, one.fingerprint) == (other.round, other.meta, other.fingerprint)
@@ -48,15 +46,15 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     )
 
 
-def filled(path: Path, *rounds: int, keep: int = 3) -> tuple[CheckpointFolder, list[str]]:
-    told: list[str] = []
+def filled(path, *rounds, keep=3):
+    told = []
     folder = CheckpointFolder(path, keep, report=told.append)
     for round in rounds:
         assert folder.save(state(round))
     return folder, told
 
 
-def names(path: Path) -> list[str]:
+def names(path):
     return sorted(file.name for file in path.glob("round-*"))
 
 
@@ -96,7 +94,6 @@ def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.save(Checkpoint(1, {"w": np.asfortranarray(np.ones((3, 4))), "x": np.arange(12.0)[::3]}))
     found = folder.newest()
-    assert found is not None
     assert found.arrays["w"].flags.f_contiguous
     assert found.arrays["x"].tolist() == [0, 3, 6, 9]
     assert found.arrays["w"].flags.writeable
@@ -190,8 +187,8 @@ def whole(tmp_path_factory):
     return path
 
 
-def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpoint | None, list[str]]:
-    told: list[str] = []
+def with_second(whole, content):
+    told = []
     file = whole / "round-00000002.npz"
     before = file.read_bytes()
     try:
@@ -204,7 +201,7 @@ def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpo
 @given(st.data())
 @settings(max_examples=300)
 def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole, data):
-    def cut(content: bytes) -> bytes:
+    def cut(content):
         return content[: data.draw(st.integers(0, len(content) - 1))]
 
     found, told = with_second(whole, cut)
@@ -218,7 +215,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole, data):
 @given(st.data())
 @settings(max_examples=250)
 def test_a_flipped_bit_is_always_detected(whole, data):
-    def flip(content: bytes) -> bytes:
+    def flip(content):
         changed = bytearray(content)
         changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         return bytes(changed)
@@ -231,7 +228,7 @@ def test_a_flipped_bit_is_always_detected(whole, data):
 @given(st.binary(max_size=300), st.integers(0, 5000))
 @settings(max_examples=100)
 def test_foreign_bytes_are_always_refused(whole, content, position):
-    def overwrite(before: bytes) -> bytes:
+    def overwrite(before):
         at = position % len(before)
         return before[:at] + content + before[at + len(content) :]
 
@@ -264,7 +261,7 @@ def test_foreign_files_and_other_versions_are_named(tmp_path, arrays, why):
 
 
 @contextmanager
-def rewritten(file: Path) -> Iterator[tuple[dict[str, bytes], zipfile.ZipFile]]:
+def rewritten(file):
     """Yield the members of a checkpoint, and an empty archive that replaces its file."""
     with zipfile.ZipFile(file) as before:
         members = {name: before.read(name) for name in before.namelist()}
@@ -343,7 +340,7 @@ while True:
 
 def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
     chance = random.Random(20)
-    told: list[str] = []
+    told = []
     saved = 0
     for _ in range(12):
         process = subprocess.Popen(
@@ -352,7 +349,6 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        assert process.stdout is not None
         first = process.stdout.readline()  # it has begun
         time.sleep(chance.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)
@@ -360,7 +356,6 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
         said = [int(line) for line in (first + rest).split()]
         assert said[0] == saved + 1  # it went on where the one before was killed
         found = CheckpointFolder(tmp_path, report=told.append).newest({"seed": 1})
-        assert found is not None
         assert found.round in (said[-1], said[-1] + 1)  # the last may be done, but not said yet
         assert (found.arrays["w"] == found.round).all()
         assert found.arrays["n"] == found.meta["round"] == found.round
@@ -379,17 +374,17 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path):
 class Broken:
     """Lets the n-th call fail that writes, syncs or renames."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: int) -> None:
+    def __init__(self, monkeypatch, at, error):
         self.left = at
         self.error = error
         real_open = Path.open
 
-        def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        def opened(path, mode="r", *args, **kwargs):
             file = real_open(path, mode, *args, **kwargs)
             if mode in ("wb", "r+b"):
                 real_write = file.write
 
-                def write(content: Any) -> Any:
+                def write(content):
                     if self.fails():
                         real_write(bytes(content)[: len(content) // 2])  # a full disk takes some of it
                         file.flush()
@@ -403,15 +398,15 @@ class Broken:
         for owner, name in ((os, "fsync"), (Path, "replace")):
             monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
 
-    def fails(self) -> bool:
+    def fails(self):
         self.left -= 1
         return self.left == 0
 
-    def raise_it(self) -> None:
+    def raise_it(self):
         raise OSError(self.error, os.strerror(self.error))
 
-    def failing(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def instead(*args: Any) -> Any:
+    def failing(self, call):
+        def instead(*args):
             if self.fails():
                 self.raise_it()
             return call(*args)
@@ -422,17 +417,17 @@ class Broken:
 class _Proxy:
     """A file whose write is another one's."""
 
-    def __init__(self, file: Any, write: Callable[[Any], Any]) -> None:
+    def __init__(self, file, write):
         self._file = file
         self.write = write
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._file, name)
 
-    def __enter__(self) -> "_Proxy":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._file.close()
 
 
@@ -458,7 +453,6 @@ def test_a_disk_that_fails_at_any_write_leaves_what_was_there(tmp_path, monkeypa
         assert folder.save(state(5))  # and when there is room again, all goes on
         found = CheckpointFolder(path).newest()
         assert same(found, state(5))
-        assert found is not None
         assert found.results == [results(round) for round in range(1, 6)]
 
 
@@ -470,7 +464,7 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     try:
-        told: list[str] = []
+        told = []
         folder = CheckpointFolder(tmp_path, report=told.append)
         weights = np.ones(60_000, np.float32)  # four would fit, a fifth does not
         for round in (1, 2, 3):
@@ -483,7 +477,6 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path):
         ]
         assert folder.rounds() == [1, 2, 3]
         found = folder.newest()
-        assert found is not None
         assert (found.arrays["w"] == 3).all()
         (tmp_path / "of others").unlink()
         assert folder.save(Checkpoint(5, {"w": weights * 5}))
@@ -543,7 +536,6 @@ def test_other_processes_see_that_the_owner_was_killed(tmp_path, end):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert process.stdout is not None
     process.stdout.readline()
     assert folder.is_claimed()
     assert not folder.is_abandoned()

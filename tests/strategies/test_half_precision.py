@@ -1,10 +1,8 @@
 """Models and updates that travel as float16."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -25,7 +23,7 @@ def app(step=STEP, mods=(half_precision_mod,), kind=ClientApp):
     made = kind(mods=list(mods))
 
     @made.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(message, context):
         arrays = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
         assert HALF not in message.content or not mods
         seen.append(arrays)
@@ -38,7 +36,7 @@ def app(step=STEP, mods=(half_precision_mod,), kind=ClientApp):
     return made
 
 
-seen: list[dict[str, np.ndarray]] = []
+seen = []
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +44,7 @@ def _nothing_seen():
     seen.clear()
 
 
-def model(w: np.ndarray = START) -> ArrayRecord:
+def model(w=START):
     return ArrayRecord({"w": Array(w), "count": Array(np.array([2**24 + 1], np.int64))})
 
 
@@ -159,7 +157,7 @@ LIES = {
 @pytest.mark.parametrize("note", LIES.values(), ids=LIES.keys())
 @pytest.mark.parametrize("w", [np.zeros((), np.float16), np.ones(3, np.float16), np.array(["x"] * 3)])
 def test_a_liar_ends_no_round_and_moves_no_other_shape(note, w):
-    def lie(message: Message, context: Context, call_next: Any) -> Message:
+    def lie(message, context, call_next):
         reply = half_precision_mod(message, context, call_next)
         reply.content[HALF] = ConfigRecord(note)
         record = ArrayRecord()

@@ -1,8 +1,5 @@
 """The Flower layer, in process: real messages and strategies, nodes that are functions."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -14,18 +11,18 @@ from strategies.flower.exchanges import ExchangeGrid
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 
 from ..support.federations import model, play, reply, weights
-from ..support.toy_grid import Node, ToyGrid
+from ..support.toy_grid import ToyGrid
 
 
-def trained(message: Message, step: float, **report: Any) -> Message:
+def trained(message, step, **report):
     """Reply with every parameter moved by ``step``."""
     return reply(message, weights(message) + np.float32(step), **report)
 
 
-def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: Any) -> Node:
+def client(client_id, step=1.0, size=10, **status):
     """A client with a status handler."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             return reply(message, client_id=client_id, num_examples=size, **status)
         return trained(message, step, num_examples=size, train_loss=abs(step))
@@ -33,10 +30,10 @@ def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: A
     return node
 
 
-def measuring(name: str | None, size: int = 10, **measured: Any) -> Node:
+def measuring(name, size=10, **measured):
     """A client that replies with these metrics."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client(name, size=size)(message)
         reply = trained(message, 1.0)
@@ -46,10 +43,10 @@ def measuring(name: str | None, size: int = 10, **measured: Any) -> Node:
     return node
 
 
-def evaluating(number: float, asked: list[float], size: int = 1) -> Node:
+def evaluating(number, asked, size=1):
     """A client that evaluates: its loss is its number."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type != "evaluate":
             return client(f"c{number}")(message)
         asked.append(number)
@@ -59,10 +56,10 @@ def evaluating(number: float, asked: list[float], size: int = 1) -> Node:
     return node
 
 
-def stranger(step: float = 1.0, size: int = 10) -> Node:
+def stranger(step=1.0, size=10):
     """A client of a foreign app: no status handler, arrays and num-examples only."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             raise ValueError("No query function registered with name 'status'")  # as Flower does
         arrays = ArrayRecord({"w": Array(weights(message) + np.float32(step))})
@@ -77,15 +74,15 @@ def run(grid, rounds=1, selector="uniform", start=None, **options):
     return play(grid, selector, rounds, start, **options)[:3]
 
 
-def silent(message: Message) -> Message | None:
+def silent(message):
     return client("silent")(message) if message.metadata.message_type == STATUS else None
 
 
-def silent_to_all(message: Message) -> None:
+def silent_to_all(message):
     return None
 
 
-def dead(message: Message) -> Message | None:
+def dead(message):
     """Flower's error reply for a node that died while training: its source is node 1."""
     if message.metadata.message_type == STATUS:
         return client("dead")(message)
@@ -94,8 +91,8 @@ def dead(message: Message) -> Message | None:
     return reply
 
 
-def garbage(content: Callable[[], RecordDict]) -> Node:
-    def node(message: Message) -> Message:
+def garbage(content):
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client("garbage")(message)
         return Message(content(), reply_to=message)
@@ -202,7 +199,7 @@ def test_a_bad_client_does_not_stop_the_round(kind):
 
 
 def test_a_second_reply_to_a_message_is_ignored():
-    def twice(message: Message) -> Any:
+    def twice(message):
         first = client("a", 1.0)(message)
         return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
 
@@ -213,7 +210,7 @@ def test_a_second_reply_to_a_message_is_ignored():
 def test_without_any_reply_the_model_stays_and_the_run_goes_on():
     answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
 
-    def node(message: Message) -> Any:
+    def node(message):
         return client("a")(message) if message.metadata.message_type == STATUS else next(answers)(message)
 
     w, records, _ = run(
@@ -286,10 +283,10 @@ def test_two_nodes_under_one_registered_name_are_two_clients():
 
 def test_a_server_strategy_that_a_resume_could_not_restore_is_refused(tmp_path):
     class Half(FedAvg):
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {}
 
-    options: dict[str, Any] = {"clients_per_round": 1, "server_strategy": Half()}
+    options = {"clients_per_round": 1, "server_strategy": Half()}
     SelectionStrategy("uniform", **options)
     with pytest.raises(TypeError, match="Half: must have both state_dict and load_state_dict, or neither"):
         SelectionStrategy("uniform", **options, checkpoints=Checkpoints(tmp_path))
@@ -335,7 +332,7 @@ def test_with_too_few_clients_the_run_ends_with_a_reason():
     ],
 )
 def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(make):
-    def nodes() -> dict[int, Node]:
+    def nodes():
         return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
 
     alone = make().start(ToyGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
@@ -350,7 +347,7 @@ def test_one_client_per_round_does_not_hang_on_flowers_minimum():
 
 
 def test_federated_evaluation_takes_its_share_of_the_nodes():
-    asked: list[float] = []
+    asked = []
     grid = ToyGrid({n: evaluating(float(n), asked) for n in (1, 2, 3, 4)})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, server_strategy=FedAvg(fraction_evaluate=0.5)
@@ -361,7 +358,7 @@ def test_federated_evaluation_takes_its_share_of_the_nodes():
 
 
 def test_one_bad_reply_does_not_spoil_the_evaluation():
-    def evaluations(*nodes: tuple[float, int]) -> dict[int, MetricRecord]:
+    def evaluations(*nodes):
         grid = ToyGrid({n: evaluating(loss, [], size) for n, (loss, size) in enumerate(nodes, 1)})
         strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
         return strategy.start(grid, model(0), num_rounds=1).evaluate_metrics_clientapp
@@ -428,7 +425,7 @@ def test_a_selector_whose_report_no_client_has_says_so_once(caplog):
     [(3, ""), (2, "1 of 3 rounds was skipped"), (0, "No round changed the model: all 3 were skipped.")],
 )
 def test_the_end_says_how_many_rounds_were_skipped(usable, line, caplog):
-    def node(message: Message) -> Message:
+    def node(message):
         good = message.metadata.group_id <= str(usable)
         return trained(message, 1.0 if good else np.nan, num_examples=10)
 
@@ -457,7 +454,7 @@ def test_it_is_logged_once_that_no_client_reports_its_size(size, options, warnin
 
 
 def test_the_log_says_why_evaluations_are_not_used(caplog):
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type != "evaluate":
             return stranger()(message)
         if message.metadata.dst_node_id == 3:
@@ -490,10 +487,10 @@ def test_messages_expire_soon_after_their_deadline():
 
 
 def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
-    timeouts: list[float | None] = []
+    timeouts = []
     original = ExchangeGrid.send_and_receive
 
-    def spy(self: ExchangeGrid, messages: Any, *, timeout: float | None = None, **more: Any) -> list[Message]:
+    def spy(self, messages, *, timeout=None, **more):
         timeouts.append(timeout)
         return original(self, messages, timeout=timeout, **more)
 
@@ -508,7 +505,7 @@ def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
 
 
 def test_a_failures_reason_is_kept_short():
-    def chatty(message: Message) -> Message:
+    def chatty(message):
         if message.metadata.message_type == STATUS:
             return client("chatty")(message)
         return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
@@ -576,12 +573,12 @@ def test_waiting_for_replies_ignores_messages_that_were_not_sent():
 class Overloaded(ToyGrid):
     """A grid whose SuperLink cannot take the TRAIN messages of some rounds."""
 
-    def __init__(self, rounds: range) -> None:
+    def __init__(self, rounds):
         super().__init__({1: client("a"), 2: client("b")})
         self.rounds = rounds
         self.round = 0
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         self.round += messages[0].metadata.message_type == "train"
         if self.round in self.rounds:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,10 +22,10 @@ NUM_CLIENTS, LATENCY = 4, 2.0  # LATENCY in seconds
 REASON = "2 array records in the reply: must be 1"
 
 
-def node(is_bad: Callable[[int], bool]) -> Callable[[Message], Message]:
+def node(is_bad):
     """A client that adds 1 to the model, and in bad rounds sends a second array record, which is refused."""
 
-    def answer(message: Message) -> Message:
+    def answer(message):
         number = int(message.content.config_records["config"]["server-round"])
         (w,) = message.content.array_records["arrays"].to_numpy_ndarrays()
         content = RecordDict({"arrays": ArrayRecord([w + 1]), "metrics": MetricRecord({"num-examples": 10})})
@@ -122,7 +121,7 @@ def test_clients_whose_errors_differ_in_every_round_take_little_memory():
     assert len(json.dumps(skipped.state())) < 100_000
 
 
-def failed_round(number: int, failure: str) -> RoundRecord:
+def failed_round(number, failure):
     one = np.ones(1)
     selection = Selection(np.zeros(1, np.int64), np.ones(1, np.int64), one, one, one)
     missing = np.full(1, np.nan)

@@ -23,7 +23,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path):
 
 @pytest.mark.parametrize("damage", [None, '["a", ', '{"a": 1}', "[1]", "\udcff"])
 def test_a_missing_or_damaged_file_changes_nothing_and_is_reported_once(tmp_path, damage):
-    lines: list[str] = []
+    lines = []
     path = tmp_path / "revoked.json"
     path.write_text('["a"]')
     removals = Removals(str(path), lines.append)

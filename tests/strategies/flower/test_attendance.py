@@ -2,14 +2,12 @@
 
 import time
 from math import inf
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
+from strategies import NotEnoughClientsError, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.attendance import Attendance
 from strategies.flower.messages import TrainingRound, write_report
@@ -17,28 +15,28 @@ from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Pollin
 from strategies.rounds.stages import Chosen
 
 from ...support.federations import model
-from ...support.toy_grid import Node, ToyGrid
+from ...support.toy_grid import ToyGrid
 from ..test_strategy import BAD_NODES, client, run
 
 
 class TimedGrid(ToyGrid):
     """Updates arrive after their node's latency, in simulated seconds."""
 
-    def __init__(self, nodes: dict[int, Node], latencies: dict[int, float] | None = None) -> None:
+    def __init__(self, nodes, latencies=None):
         super().__init__(nodes)
         self.latencies = latencies or {}
         self.latency = self._latency_of
 
-    def _latency_of(self, message: Message) -> float:
+    def _latency_of(self, message):
         is_train = message.metadata.message_type == "train"
         return self.latencies.get(message.metadata.dst_node_id, 0.0) if is_train else 0.0
 
 
-def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
+def strategy_on(grid, **options):
     given = {"clients_per_round": 2, "num_rounds": 9, "polling": Polling(ask_status=True), **options}
     strategy = SelectionStrategy(given.pop("selector", "uniform"), **given)
 
-    def one_round(number: int) -> list[Message]:
+    def one_round(number):
         sent = list(strategy.configure_train(number, model(0, 0), ConfigRecord(), grid))
         strategy.aggregate_train(number, grid.send_and_receive(sent))
         return sent
@@ -97,7 +95,7 @@ def test_a_round_waits_for_its_quorum():
     grid.nodes = {1: nodes[1]}
     sleep = grid.clock.sleep
 
-    def and_come_back(seconds: float, /) -> None:
+    def and_come_back(seconds, /):
         sleep(seconds)
         if grid.clock.monotonic() > 20:
             grid.nodes = {1: nodes[1], 3: nodes[3]}
@@ -167,7 +165,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
 def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays):
-    def garbage(message: Message) -> Message:
+    def garbage(message):
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
         return Message(RecordDict({"arrays": arrays}), reply_to=message)
@@ -214,7 +212,7 @@ def test_over_selection_waits_for_all_if_no_more_clients_are_available():
 
 
 def test_a_client_that_declines_does_not_count_for_over_selection():
-    def decline(message: Message) -> Message:
+    def decline(message):
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
         return Message(write_report(Report(available=False)), reply_to=message)
@@ -299,9 +297,9 @@ def test_a_client_that_the_operator_removes_is_not_selected_again(selector, tmp_
         "overrides": Overrides({"c2": 70.0}, removed=removed),
         "checkpoints": Checkpoints(tmp_path / "run", resume=True),
     }
-    rounds: list[set[int]] = []
+    rounds = []
 
-    def on_round(record: RoundRecord) -> None:
+    def on_round(record):
         rounds.append(set(record.selection.clients.tolist()))
         if record.round == 2:
             removed.write_text('["c2", "c4", "nobody"]')
@@ -333,7 +331,7 @@ def test_a_client_that_is_removed_from_the_start_is_never_registered():
 
 def test_a_node_that_waited_for_a_removed_identity_is_refused():
     grid = TimedGrid({1: client("a"), 2: client("b")})
-    removed: set[str] = set()
+    removed = set()
     strategy, one_round = strategy_on(grid, clients_per_round=2)
     strategy._parts.attendance.removals.current = lambda: frozenset(removed)
     one_round(1)
@@ -347,7 +345,7 @@ def test_a_node_that_waited_for_a_removed_identity_is_refused():
     assert strategy.roster.client_at(9) is None
 
 
-def resumed(folder: Path, grid: ToyGrid, **options: Any) -> list[RoundRecord]:
+def resumed(folder, grid, **options):
     """Go on with a run of the clients a, b and c on another grid; return the records of two more rounds."""
     nodes = {n: client(name) for n, name in enumerate("abc", 1)}
     options = {
@@ -376,7 +374,7 @@ def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path):
     grid = TimedGrid({1: client("a")})
     sleep = grid.clock.sleep
 
-    def and_come_back(seconds: float, /) -> None:
+    def and_come_back(seconds, /):
         sleep(seconds)
         grid.nodes |= {
             n: client(name) for n, name in ((2, "b"), (3, "c")) if grid.clock.monotonic() > 4 * n - 4

@@ -2,11 +2,10 @@
 
 import logging
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from strategies import (
@@ -18,7 +17,6 @@ from strategies import (
     PowerOfChoice,
     Report,
     ReportingClientApp,
-    RoundRecord,
     SelectionStrategy,
 )
 
@@ -27,11 +25,11 @@ from ...support.toy_grid import ToyGrid, node_of
 M = 6
 
 
-def quickstart(app: ClientApp) -> ClientApp:
+def quickstart(app):
     """Register the functions of Flower's quickstart with PyTorch: their names of metrics, and no query."""
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(message, context):
         old = message.content.array_records["arrays"]["w"].numpy()
         partition = int(context.node_config["partition-id"])
         metrics = MetricRecord({"train_loss": 1.0 + partition, "num-examples": 10 * (1 + partition)})
@@ -39,7 +37,7 @@ def quickstart(app: ClientApp) -> ClientApp:
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def evaluate(message, context):
         loss = float(context.node_config["partition-id"])
         metrics = MetricRecord({"eval_loss": loss, "eval_acc": 0.5, "num-examples": 3})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
@@ -47,11 +45,11 @@ def quickstart(app: ClientApp) -> ClientApp:
     return app
 
 
-def grid_of(app: ClientApp, **node_config: Any) -> ToyGrid:
+def grid_of(app, **node_config):
     return ToyGrid({100 + m: node_of(app, {"partition-id": m, **node_config}, {}) for m in range(M)})
 
 
-def play(grid: ToyGrid, strategy: SelectionStrategy, rounds: int = 2) -> Counter[str]:
+def play(grid, strategy, rounds=2):
     """Run some rounds, and return how many messages of each type were sent."""
     strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
     return Counter(message.metadata.message_type for message in grid.sent)
@@ -73,7 +71,7 @@ def test_power_of_choice_evaluates_an_app_of_flower():
 
 
 def test_the_train_loss_of_an_app_of_flower_is_known():
-    records: list[RoundRecord] = []
+    records = []
     strategy = PowerOfChoice(**OPTIONS, variant="rpow-d", on_round=records.append)
     play(grid_of(quickstart(ClientApp())), strategy)
     assert all(np.isfinite(record.train_loss) for record in records)
@@ -144,7 +142,7 @@ def test_with_the_status_known_before_round_1_the_clients_are_asked_for_losses()
     assert strategy.roster.ids() == [f"partition-{m}" for m in range(M)]
 
 
-def ask(app: ClientApp, kind: str) -> RecordDict:
+def ask(app, kind):
     """Return the answer of an app with 3 as its partition."""
     grid = ToyGrid({1: node_of(app, {"partition-id": 3}, {})})
     arrays = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
@@ -183,7 +181,7 @@ def test_a_handler_of_the_app_takes_precedence():
     app = quickstart(ReportingClientApp())
 
     @app.query("loss")
-    def loss(message: Message, context: Context) -> Message:
+    def loss(message, context):
         return Message(RecordDict({"m": MetricRecord({"loss": 7.0})}), reply_to=message)
 
     assert ask(app, "query.loss")["m"] == {"loss": 7.0}
@@ -199,7 +197,7 @@ def test_an_unclear_loss_is_named():
     app = ClientApp()
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def evaluate(message, context):
         metrics = MetricRecord({"loss_a": 1.0, "loss_b": 2.0})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
@@ -208,11 +206,11 @@ def test_an_unclear_loss_is_named():
 
 
 def test_of_a_long_error_whole_words_at_its_end_are_shown():
-    def failing(message: Message) -> Message:
+    def failing(message):
         text = "Traceback " + "lorem " * 60 + "<class 'ValueError'>"
         return Message(Error(2, text), reply_to=message)
 
-    records: list[RoundRecord] = []
+    records = []
     strategy = SelectionStrategy("uniform", clients_per_round=1, on_round=records.append)
     strategy.start(ToyGrid({1: failing}), ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=1)
     (told,) = records[0].failures.values()

@@ -1,6 +1,5 @@
 """What candidates are asked before a round: real messages, in process."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,56 +11,56 @@ from strategies.clients.roster import Roster
 from strategies.flower.messages import write_report
 from strategies.flower.polling import MissingHandlerError, Poll, PollRound
 from strategies.options import Polling
-from strategies.selectors import Selector, create
+from strategies.selectors import create
 from strategies.selectors.invitation import GroupMember
 
-from ...support.toy_grid import Node, ToyGrid
+from ...support.toy_grid import ToyGrid
 
 ARRAYS = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
 
 
-def tells(**report: Any) -> Node:
+def tells(**report):
     """A client that answers whatever question with this report."""
     return lambda message: Message(write_report(Report(**report)), reply_to=message)
 
 
-def raw(**metrics: Any) -> Node:
+def raw(**metrics):
     """A client that answers whatever question with these metrics, unchecked."""
     return lambda message: Message(RecordDict({"m": MetricRecord(metrics)}), reply_to=message)
 
 
-def without_handlers(message: Message) -> Message:
+def without_handlers(message):
     category, _, action = message.metadata.message_type.partition(".")
     raise ValueError(f"No {category} function registered with name '{action or 'default'}'")  # as Flower does
 
 
-def evaluating(**metrics: Any) -> Node:
+def evaluating(**metrics):
     """A client of a foreign app, which can be evaluated but not queried."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         return (raw(**metrics) if message.metadata.message_type == "evaluate" else without_handlers)(message)
 
     return node
 
 
-def failing(message: Message) -> Message:
+def failing(message):
     raise OSError("no disk")
 
 
-def dead(message: Message) -> Message:
+def dead(message):
     """Flower's error reply for a node that died: its source is node 1."""
     reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
     reply.metadata.__dict__["_src_node_id"] = 1
     return reply
 
 
-def federation(*nodes: Node) -> tuple[ToyGrid, Roster]:
+def federation(*nodes):
     roster = Roster()
     roster.register({f"c{i:02d}": 100 + i for i in range(len(nodes))})
     return ToyGrid({100 + i: node for i, node in enumerate(nodes)}), roster
 
 
-def pow_d(num_clients: int, name: str = "pow-d", **settings: Any) -> Selector:
+def pow_d(num_clients, name="pow-d", **settings):
     return create(
         name, num_clients, clients_per_round=1, num_rounds=10, num_candidates=num_clients, **settings
     )
@@ -73,12 +72,12 @@ class Polled(NamedTuple):
     train_config: Any
 
 
-def ask(poll: Poll, grid: ToyGrid, roster: Roster, selector: Selector, round: int = 1) -> Polled:
+def ask(poll, grid, roster, selector, round=1):
     candidates, poll.roster = selector.candidates(round), roster
     return Polled(candidates, *poll.ask(PollRound(grid, selector, round, ARRAYS), candidates))
 
 
-def kinds(grid: ToyGrid) -> list[str]:
+def kinds(grid):
     return [message.metadata.message_type for message in grid.sent]
 
 
@@ -87,8 +86,6 @@ def test_only_candidates_are_polled_and_those_with_the_largest_losses_train():
     selector = create("pow-d", 6, clients_per_round=2, num_candidates=4)
     candidates, reports, train_config = ask(Poll(Roster()), grid, roster, selector)
     expected = selector.candidates(1)
-    assert candidates is not None
-    assert reports is not None
     assert candidates.tolist() == expected.tolist()
     assert [message.metadata.dst_node_id for message in grid.sent] == [100 + c for c in candidates]
     assert reports["loss"].tolist() == candidates.tolist()
@@ -134,7 +131,7 @@ def test_most_selectors_need_no_poll(name):
     assert grid.sent == []
 
 
-BAD: dict[str, Node] = {
+BAD = {
     "late": lambda message: None,
     "failing": failing,
     "dead": dead,
@@ -157,7 +154,6 @@ def test_a_candidate_without_a_usable_answer_is_not_available(kind, poll_with):
     grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
     selector = pow_d(3)
     asked = ask(Poll(Roster(), polling=Polling(poll_with=poll_with)), grid, roster, selector)
-    assert asked.reports is not None
     losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))
     assert losses[0] == 3.0
     assert np.isnan(losses[1])
@@ -168,7 +164,7 @@ def test_a_candidate_without_a_usable_answer_is_not_available(kind, poll_with):
 
 
 def test_replies_are_matched_by_message_and_the_first_counts(monkeypatch):
-    def twice(message: Message) -> list[Message]:
+    def twice(message):
         return [tells(loss=9.0)(message), tells(loss=2.0)(message)]
 
     grid, roster = federation(tells(loss=0.0), twice, tells(loss=1.0))
@@ -198,8 +194,6 @@ def test_an_app_without_the_handler_is_evaluated_and_not_queried_again():
     poll = Poll(Roster())
     for round in (1, 2):
         candidates, reports, _ = ask(poll, grid, roster, pow_d(3), round)
-        assert reports is not None
-        assert candidates is not None
         assert reports["loss"].tolist() == candidates.tolist()
     assert kinds(grid) == [LOSS] * 3 + ["evaluate"] * 6
 
@@ -276,10 +270,10 @@ def test_nan_from_all_candidates_is_not_a_missing_metric():
 # --- flics-private -----------------------------------------------------------------------------------------
 
 
-def member(group: int, secret: int, change: Callable[[Message, Report], Report] = lambda _, r: r) -> Node:
+def member(group, secret, change=lambda _, r: r):
     """A client with a private group."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         config = message.content.config_records["config"]
         mine = GroupMember(group, int(config["num-groups"]), 4.0, secret)
         round = int(config["server-round"])
@@ -294,7 +288,7 @@ def member(group: int, secret: int, change: Callable[[Message, Report], Report] 
     return node
 
 
-def flics(num_clients: int, k: int = 4) -> Selector:
+def flics(num_clients, k=4):
     return create("flics-private", num_clients, clients_per_round=k, group_shares="1/1", epsilon=4.0)
 
 
@@ -303,11 +297,9 @@ def test_private_groups_need_two_exchanges_and_send_the_scales():
     selector = flics(12)
     asked = ask(Poll(Roster()), grid, roster, selector, round=3)
     assert kinds(grid) == [GROUP] * 12 + [INVITATION] * 12
-    assert asked.reports is not None
     said = [GroupMember(i % 2, 2, 4.0, i).report(3) for i in range(12)]
     assert asked.reports["group"].tolist() == said
     invitation = selector.invitation(3, np.arange(12), {"group": np.array(said, dtype=float)})
-    assert invitation is not None
     yes = [
         GroupMember(i % 2, 2, 4.0, i).accepts(3, invitation.rates[invitation.versions[i]]) for i in range(12)
     ]
@@ -319,7 +311,7 @@ def test_private_groups_need_two_exchanges_and_send_the_scales():
 
 
 def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembered():
-    wrong: list[Node] = [
+    wrong = [
         BAD["late"],
         failing,
         tells(group=2),
@@ -329,7 +321,6 @@ def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembere
     ]
     grid, roster = federation(*wrong, *[member(i % 2, i) for i in range(6)])
     asked = ask(Poll(Roster()), grid, roster, flics(12))
-    assert asked.reports is not None
     assert np.flatnonzero(np.isnan(asked.reports["group"])).tolist() == list(range(6))
     assert np.flatnonzero(np.isnan(asked.reports["accepts"])).tolist() == list(range(6))
     assert [message.metadata.dst_node_id for message in grid.sent[12:]] == list(range(106, 112))
@@ -338,13 +329,12 @@ def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembere
 
 
 def test_no_answer_to_the_invitation_counts_as_no():
-    def mute(message: Message, report: Report) -> Report:
+    def mute(message, report):
         return report if message.metadata.message_type == GROUP else Report()
 
     grid, roster = federation(*[member(i % 2, i, mute) for i in range(12)])
     selector = flics(12, k=11)
     asked = ask(Poll(Roster()), grid, roster, selector)
-    assert asked.reports is not None
     assert np.isnan(asked.reports["accepts"]).all()
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
@@ -355,7 +345,7 @@ def test_an_app_without_private_groups_raises_a_missing_handler_error():
         ask(Poll(Roster()), grid, roster, flics(5))
 
 
-def ask_norms(poll: Poll, grid: ToyGrid, roster: Roster) -> Any:
+def ask_norms(poll, grid, roster):
     poll.roster = roster
     round = PollRound(grid, pow_d(1), 5, ARRAYS, train_config={"local-steps": 3}, train_deadline=7.0)
     return poll.ask_norms(round, np.arange(len(roster)))

@@ -3,11 +3,9 @@
 import logging
 from functools import cache
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 
 from simulation.grid import InProcessGrid
 from simulation.response_times import ResponseTimes
@@ -44,7 +42,7 @@ def federation(selector, silent=(), *, to=("train", "query.loss"), absent=(), **
     """
     times = ResponseTimes(M, seed=1, median=1.0)
 
-    def latency(message: Message) -> float:
+    def latency(message):
         client, kind = grid.client_of(message.metadata.dst_node_id), message.metadata.message_type
         if client in silent and kind in to:
             return inf
@@ -62,10 +60,10 @@ def federation(selector, silent=(), *, to=("train", "query.loss"), absent=(), **
     return grid
 
 
-def _client(m: int, group: str | None) -> Any:
+def _client(m, group):
     target = np.random.default_rng(m).standard_normal(3).astype(np.float32)
 
-    def answer(message: Message) -> Message:
+    def answer(message):
         if message.metadata.message_type == STATUS:
             return reply(message, client_id=f"c{m:02d}", num_examples=10, group=group)
         w = weights(message)
@@ -85,7 +83,7 @@ def play(grid, selector, rounds=ROUNDS, **options):
 
 
 @cache
-def without(selector: str, absent: tuple[int, ...], rounds: int = ROUNDS) -> float:
+def without(selector, absent, rounds=ROUNDS):
     """Return the seconds of a run without some of the clients."""
     return play(federation(selector, absent=absent), selector, rounds)[0]
 
@@ -130,7 +128,7 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
     grid = federation("uniform")
     latency, answers = grid.latency, []
 
-    def late(message: Message) -> float:
+    def late(message):
         if message.metadata.message_type != STATUS:
             return latency(message)
         if grid.client_of(message.metadata.dst_node_id) != 3:
@@ -142,7 +140,7 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
     liar = grid._nodes[sorted(grid.get_node_ids())[3]]
     answer = liar.call
 
-    def unavailable(message: Message) -> Any:
+    def unavailable(message):
         if message.metadata.message_type != STATUS:
             return answer(message)
         return reply(message, client_id="c03", num_examples=10, available=False)
@@ -158,10 +156,10 @@ def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_tim
 def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to):
     """The SuperLink holds a look for up to a second (`deploy.fleet.duties.held_requests`)."""
 
-    def seconds(grid: InProcessGrid) -> float:
+    def seconds(grid):
         pull = grid.pull_messages
 
-        def held(message_ids: Any) -> list[Message]:
+        def held(message_ids):
             asked = list(message_ids)
             for _ in range(20):
                 if replies := list(pull(asked)):
@@ -193,7 +191,7 @@ def test_after_a_pause_of_the_whole_federation_all_clients_are_back():
     grid = federation("uniform")
     latency = grid.latency
 
-    def with_a_pause(message: Message) -> float:
+    def with_a_pause(message):
         return inf if 20 <= grid.clock.monotonic() < 80 else latency(message)
 
     grid.latency = with_a_pause
@@ -206,7 +204,7 @@ def test_a_superlink_that_does_not_answer_is_no_silence_of_clients():
     grid = federation("uniform")
     pull, stalls = grid.pull_messages, iter([False] * 40 + [True])
 
-    def stalled(message_ids: Any) -> list[Message]:
+    def stalled(message_ids):
         replies = pull(message_ids)
         grid.clock.sleep(30.0 if next(stalls, False) else 0.0)
         return replies

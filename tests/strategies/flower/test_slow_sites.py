@@ -3,17 +3,16 @@ rest."""
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord, SelectionStrategy
+from strategies import SelectionStrategy
 from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
 
@@ -28,7 +27,7 @@ def quiet(caplog):
     caplog.set_level(logging.CRITICAL, "flwr")
 
 
-def site(message: Message) -> Message:
+def site(message):
     if message.metadata.message_type == STATUS:
         return Message(RecordDict({"m": MetricRecord({"num-examples": 100})}), reply_to=message)
     (w,) = message.content["arrays"].to_numpy_ndarrays()
@@ -37,14 +36,14 @@ def site(message: Message) -> Message:
     return Message(trained, reply_to=message)
 
 
-def fails(message: Message) -> Message:
+def fails(message):
     raise ValueError("it has no data")
 
 
 def federation(seconds, failing=(), grid=InProcessGrid, **options):
     """Return sites that take so many seconds, or the seconds of a function of the round."""
 
-    def latency(message: Message) -> float:
+    def latency(message):
         taken = seconds[made.client_of(message.metadata.dst_node_id)]
         return taken(int(message.content["config"]["server-round"])) if callable(taken) else taken
 
@@ -62,7 +61,7 @@ def play(grid, rounds, selector="full", k=5, size=4, **options):
     return played.result.arrays, played.records
 
 
-def used(records: Sequence[RoundRecord], client: int) -> list[int]:
+def used(records, client):
     """Return the rounds that used a client's update."""
     return [
         record.round for record in records if (record.weights[record.selection.clients == client] > 0).any()
@@ -103,14 +102,14 @@ def test_a_site_that_is_slow_once_is_back_when_it_replies():
 class LargeMessages(InProcessGrid):
     """Sending a message, and fetching a reply, takes a second: clients reply while others are still asked."""
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+    def push_messages(self, messages):
         ids = []
         for message in messages:
             ids += super().push_messages([message])
             self.clock.sleep(1.0)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         replies = super().pull_messages(message_ids)
         self.clock.sleep(float(len(replies)))
         return replies
@@ -147,7 +146,7 @@ def test_a_quorum_is_waited_for(slow):
 
 def test_a_quorum_is_waited_for_after_the_site_was_silent():
     """The message of round 1 is lost; from then on, the site takes 2000 s, which is beyond its first wait."""
-    lost_once: Latency = lambda number: inf if number == 1 else 2000.0  # noqa: E731
+    lost_once = lambda number: inf if number == 1 else 2000.0  # noqa: E731
     _, records = play(federation([USUAL] * 4 + [lost_once]), 4, faults=Faults(quorum=5))
     assert [bool(record.skipped) for record in records] == [True, False, False, False]
     assert records[0].failures == {4: "no reply by the deadline"}
@@ -164,12 +163,12 @@ def test_a_quorum_is_not_waited_for_if_it_is_reached_or_out_of_reach():
 
 
 def test_candidates_of_a_quorum_are_waited_for_in_a_poll():
-    def latency(message: Message) -> float:
+    def latency(message):
         if message.metadata.message_type == "train":
             return USUAL
         return 50.0 if grid.client_of(message.metadata.dst_node_id) == 4 else 0.1
 
-    def polled(message: Message) -> Message:
+    def polled(message):
         if message.metadata.message_type == "train":
             return site(message)
         return Message(RecordDict({"m": MetricRecord({"loss": 1.0})}), reply_to=message)
@@ -200,13 +199,13 @@ def test_an_upload_that_is_moving_is_not_given_up(tells, expected):
     """20 MB over a line of 500 kB/s take 40 s; the others train and send for about 1 s."""
     size = 20_000_000 // 4
 
-    def bandwidth(message: Message) -> float:
+    def bandwidth(message):
         return 500e3 if grid.client_of(message.metadata.dst_node_id) == 19 else 1e9
 
     grid = federation([1.0] * 20, bandwidth=bandwidth, frozen=True)
     if not tells:  # like Flower's SuperLink
         grid.received_bytes = lambda message_ids: {}
-    options: dict[str, Any] = {"deadlines": Deadlines(round=600), "faults": Faults(guard=False)}
+    options = {"deadlines": Deadlines(round=600), "faults": Faults(guard=False)}
     _, records = play(grid, 2, k=20, size=size, **options)
     assert used(records, 19) == ([1, 2] if tells else [])
     assert max(record.seconds for record in records) <= (42 if tells else 8)
@@ -214,9 +213,9 @@ def test_an_upload_that_is_moving_is_not_given_up(tells, expected):
 
 def test_an_upload_that_has_stopped_is_given_up():
     grid = federation([1.0] * 19 + [inf])
-    asked: list[float] = []
+    asked = []
 
-    def received(message_ids: Collection[str]) -> dict[str, int]:
+    def received(message_ids):
         asked.append(grid.clock.monotonic())
         return dict.fromkeys(message_ids, 5 * 10**6)
 
@@ -230,7 +229,7 @@ def test_an_upload_that_has_stopped_is_given_up():
 def test_progress_that_cannot_be_read_ends_no_run():
     grid = federation([1.0] * 19 + [inf])
 
-    def broken(message_ids: Collection[str]) -> dict[str, int]:
+    def broken(message_ids):
         raise ConnectionError("the SuperLink is busy")
 
     grid.received_bytes = broken
@@ -240,7 +239,7 @@ def test_progress_that_cannot_be_read_ends_no_run():
 
 def test_a_failure_says_which_wait_ended():
     plays = partial(play, polling=Polling())
-    one_lost: Latency = lambda number: inf if number == 10 else 10.0  # noqa: E731
+    one_lost = lambda number: inf if number == 10 else 10.0  # noqa: E731
     _, records = plays(federation([USUAL] * 4 + [one_lost]), 10)
     assert records[9].failures == {
         4: "not waited for: 30 s, 3 times its slowest recent time; deadline 3600 s"
@@ -259,7 +258,7 @@ def test_a_message_that_could_not_be_sent_is_not_called_late():
     grid = federation([USUAL] * 5)
     push, calls = grid.push_messages, iter([True])
 
-    def busy(messages: Any) -> list[str]:
+    def busy(messages):
         if next(calls, False):
             raise ConnectionError("the SuperLink is busy")
         return push(messages)
@@ -289,7 +288,7 @@ def test_four_of_ten_that_always_send_errors_get_few_draws_of_oort():
 def test_a_client_that_sends_an_error_now_and_then_stays():
     """Neither one error nor an error in every fourth round is a quarantine."""
 
-    def now_and_then(message: Message) -> Message:
+    def now_and_then(message):
         if int(message.content["config"]["server-round"]) % 4 == 0:
             raise ValueError("the disk was full")
         return site(message)
@@ -305,7 +304,7 @@ def test_a_client_that_sends_an_error_now_and_then_stays():
 def test_an_error_does_not_teach_the_time_of_a_training():
     """The site fails at once in round 1, and needs 40 s from then on: as long as its first wait of 50 s."""
 
-    def broken_at_first(message: Message) -> Message:
+    def broken_at_first(message):
         if int(message.content["config"]["server-round"]) == 1:
             raise ValueError("no data yet")
         return site(message)
@@ -316,10 +315,10 @@ def test_an_error_does_not_teach_the_time_of_a_training():
     assert used(records, 19) == list(range(2, 21))
 
 
-def in_turn(silent: int, rounds: int) -> float:
+def in_turn(silent, rounds):
     """Return the seconds of a run of 1 s rounds, while silent nodes are online one after another for 15 s."""
 
-    def latency(message: Message) -> float:
+    def latency(message):
         is_silent = message.metadata.dst_node_id >= 100
         return inf if is_silent else 1.0 if message.metadata.message_type == "train" else 0.05
 
@@ -327,9 +326,9 @@ def in_turn(silent: int, rounds: int) -> float:
     for m in range(6):
         grid.add_node(handler=site, name=f"site-{m}")
     ids = grid.get_node_ids
-    entered: set[int] = set()
+    entered = set()
 
-    def turn() -> list[int]:
+    def turn():
         now = int(grid.clock.monotonic() // 15)
         for node in [each for each in grid._nodes if each >= 100 and each != 100 + now]:
             grid.remove_node(node)
@@ -364,11 +363,11 @@ def test_nobody_waits_for_the_status_of_a_node_that_has_gone_offline():
 
 @pytest.mark.parametrize("ask_status", [None, True])
 def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
-    got: dict[str, Counter[str]] = defaultdict(Counter)
+    got = defaultdict(Counter)
     grid = InProcessGrid()
     for m in range(4):
 
-        def handle(message: Message, name: str = f"site-{m}") -> Message:
+        def handle(message, name=f"site-{m}"):
             got[name][message.metadata.message_type] += 1
             if message.metadata.message_type == STATUS:
                 metrics = MetricRecord({"num-examples": 10, "available": 1})
@@ -383,12 +382,12 @@ def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
 
 
 def test_nodes_are_asked_for_their_status_once_their_name_is_eligible():
-    asked: Counter[int] = Counter()
-    before: list[Counter[int]] = []
+    asked = Counter()
+    before = []
     grid = InProcessGrid()
     for m in range(4):
 
-        def handle(message: Message, m: int = m) -> Message:
+        def handle(message, m=m):
             asked[m] += message.metadata.message_type == STATUS
             return site(message)
 
@@ -413,7 +412,7 @@ def test_a_quorum_of_more_clients_than_can_be_eligible_is_refused():
 
 def test_waits_and_late_replies_go_on_over_a_resume(tmp_path):
     """The late reply itself is lost, as is every reply to a run that has ended; what was learned stays."""
-    seconds: list[float | Latency] = [USUAL] * 19 + [70.0]
+    seconds = [USUAL] * 19 + [70.0]
     whole = play(federation(seconds, failing=[3]), 24, k=20)[1]
     assert used(whole, 19)
     play(federation(seconds, failing=[3]), 12, k=20, checkpoints=Checkpoints(tmp_path))

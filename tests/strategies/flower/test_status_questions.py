@@ -1,8 +1,5 @@
 """Which nodes are asked for their status, when they are asked again, and which answers count."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, Message
@@ -20,7 +17,7 @@ from .test_attendance import strategy_on
 
 
 class SlowLooks(ToyGrid):
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         found = super().pull_messages(message_ids)
         self.clock.sleep(0.9)
         return found
@@ -90,7 +87,7 @@ def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts(
 def test_a_client_that_declines_is_asked_again():
     willing = [False]
 
-    def moody(message: Message) -> Message:
+    def moody(message):
         return client("moody", available=willing[0])(message)
 
     grid = ToyGrid({1: moody, 2: client("b")})
@@ -109,7 +106,7 @@ def test_a_client_that_declines_is_asked_again():
 def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
     asked, talks = [], [False]
 
-    def shy(message: Message) -> Any:
+    def shy(message):
         asked.append(message)
         return client("shy")(message) if talks[0] else None
 
@@ -123,7 +120,7 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
         deadlines=Deadlines(status=0.1),
     )
 
-    def one_round(number: int) -> None:
+    def one_round(number):
         sent = list(strategy.configure_train(number, model(0), ConfigRecord(), polling))
         strategy.aggregate_train(number, grid.send_and_receive(sent))
 
@@ -138,7 +135,7 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
 
 
 def test_the_pause_of_a_silent_node_doubles():
-    asked: list[float] = []
+    asked = []
     grid = ToyGrid({1: lambda message: asked.append(grid.clock.monotonic())})
     questions = StatusQuestions(Deadlines(status=5), Polling(ask_status=True))
     while grid.clock.monotonic() < 200:
@@ -152,7 +149,7 @@ def test_the_pause_of_a_silent_node_doubles():
 def test_a_late_status_is_used_before_the_node_is_asked_again():
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("slow")})
 
-    def latency(message: Message) -> float:
+    def latency(message):
         is_late = message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS
         return 70.0 if is_late else 0.0
 
@@ -196,7 +193,7 @@ def test_slow_looks_for_late_answers_are_rare_unless_they_delay_nothing(hurries,
 def test_a_status_handler_that_fails_once_is_asked_again():
     fails = [True]
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS and fails[0]:
             fails[0] = False
             raise OSError("disk is busy")
@@ -213,7 +210,7 @@ def test_a_node_whose_clientapp_was_killed_is_asked_again_soon():
     errors = 2
     asked = []
 
-    def node(message: Message) -> Message:
+    def node(message):
         if message.metadata.message_type == STATUS:
             asked.append(grid.clock.monotonic())
             if len(asked) <= errors:

@@ -8,11 +8,9 @@ terminal.
 import io
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -31,7 +29,7 @@ from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Overrid
 from ...support import federations
 from ...support.federations import model
 from ...support.strangers import CLEAR, CLIPBOARD, EXPLODED, Stranger, honest, pickled
-from ...support.toy_grid import Node, ToyGrid
+from ...support.toy_grid import ToyGrid
 
 ROUNDS, HONEST, STRANGERS = 4, 6, 40
 ONLY_SIMULATED = {"optimal", "delta", "fed-is"}  # they must know updates before they select
@@ -40,8 +38,8 @@ FEW = ["uniform", "pow-d", "flics", "flics-private", "forecast"]
 SHARES = {"flics": "3/1", "naive-group": "3/1", "flics-private": "1/1"}
 
 
-def options_of(selector: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def options_of(selector):
+    options = {}
     if selector in SHARES:
         options["selector_settings"] = {"group_shares": SHARES[selector]}
     if selector == "flics" and find_spec("cvxpy"):  # budgets of what clients report
@@ -52,7 +50,7 @@ def options_of(selector: str) -> dict[str, Any]:
 
 
 @contextmanager
-def logged() -> Iterator[io.StringIO]:
+def logged():
     """Collect what Flower's logger writes."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
@@ -78,12 +76,12 @@ def run(grid, selector, rounds=ROUNDS, folder=None, **options):
     return (result.arrays or model(1, 2))["w"].numpy(), records, text.getvalue()
 
 
-def federation(strangers: dict[int, Node]) -> ToyGrid:
+def federation(strangers):
     group = (0, 1)
     return ToyGrid({**{10 + n: honest(n, group[n % 2]) for n in range(HONEST)}, **strangers})
 
 
-def play(selector: str, seed: int, folder: Path | None = None, **options: Any) -> int:
+def play(selector, seed, folder=None, **options):
     """Run a federation with strangers, check it, and return the number of their answers."""
     strangers = {100 + n: Stranger(1000 * seed + n) for n in range(STRANGERS)}
     grid = federation(dict(strangers))
@@ -139,11 +137,11 @@ class WireGrid(ToyGrid):
     As Flower's own grid does: an object that cannot be inflated raises, and what was pulled with it is lost.
     """
 
-    def __init__(self, nodes: dict[int, Node], damage: Callable[[str, bytes], bytes]) -> None:
+    def __init__(self, nodes, damage):
         super().__init__(nodes)
         self._damage = damage
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+    def pull_messages(self, message_ids):
         found = []
         for reply in super().pull_messages(message_ids):
             answered = reply.metadata.reply_to_message_id
@@ -158,12 +156,12 @@ class WireGrid(ToyGrid):
         return found
 
 
-def damages(r: random.Random) -> Callable[[str, bytes], bytes]:
+def damages(r):
     """Return damage to an object: the bytes, the type, the children or the description."""
 
     types = [b"Message", b"ArrayRecord", b"ArrayChunk", b"Bomb"]
 
-    def damage(key: str, content: bytes) -> bytes:
+    def damage(key, content):
         if r.random() < 0.6:
             return content
         head, divider, body = content.partition(b"\x00")
@@ -201,9 +199,9 @@ def test_objects_that_flower_cannot_inflate_do_not_end_the_run(seed, selector):
 
 
 def test_an_unreadable_reply_costs_the_others_once_at_most():
-    kinds: list[str] = []
+    kinds = []
 
-    def node(message: Message) -> Any:
+    def node(message):
         kinds.append(message.metadata.message_type)
         return honest(HONEST)(message)
 
@@ -268,11 +266,11 @@ def test_shares_belong_to_the_groups_that_they_name(selector):
         assert (trained >= 4).mean() > 0.8
 
 
-def trains(metrics: dict[str, Any], arrays: Callable[[np.ndarray], ArrayRecord] | None = None) -> Node:
+def trains(metrics, arrays=None):
     """A client that behaves until it trains."""
     before = honest(9, 1)
 
-    def node(message: Message) -> Message:
+    def node(message):
         reply = before(message)
         assert isinstance(reply, Message)
         if message.metadata.message_type == "train":
@@ -316,7 +314,7 @@ def test_metrics_that_nobody_can_use_cost_the_others_nothing(metrics, reason):
     assert ", loss 3.5, " in text
 
 
-BAD_ARRAYS: dict[str, Callable[[np.ndarray], ArrayRecord]] = {
+BAD_ARRAYS = {
     "nan": lambda w: ArrayRecord({"w": Array(w * np.nan)}),
     "shape": lambda w: ArrayRecord({"w": Array(np.zeros(3, np.float32))}),
     "text": lambda w: ArrayRecord({"w": Array(np.array(["a", "b"]))}),
@@ -333,12 +331,12 @@ BAD_ARRAYS: dict[str, Callable[[np.ndarray], ArrayRecord]] = {
 def test_a_rejected_update_changes_nothing(selector, kind):
     """The model is that of the run in which the client's training fails."""
 
-    def failing(message: Message) -> Message | None:
+    def failing(message):
         if message.metadata.message_type == "train":
             raise OSError("no disk")
         return honest(9, 1)(message)
 
-    def model(node: Node) -> np.ndarray:
+    def model(node):
         w, records, text = run(federation({100: node}), selector, rounds=2, clients_per_round=7)
         assert len(records) == 2
         assert text.replace("\n", "").replace("\t", "").isprintable()
@@ -352,7 +350,7 @@ def test_a_rejected_update_changes_nothing(selector, kind):
 def test_terminal_escapes_reach_neither_the_log_nor_the_records():
     """ESC[2J clears the operator's screen, OSC 52 writes to the clipboard."""
 
-    def failing(message: Message) -> Message:
+    def failing(message):
         if message.metadata.message_type == STATUS:
             identity = ConfigRecord({"client-id": f"client{CLEAR}", "group": CLIPBOARD})
             return Message(RecordDict({CLEAR: identity}), reply_to=message)

@@ -32,7 +32,7 @@ def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails():
     app = ClientApp()
 
     @app.query("fails")
-    def fails(*_: object) -> None:
+    def fails(*_):
         raise ValueError("no data")
 
     grid = InProcessGrid(app, [{}])

@@ -1,13 +1,12 @@
 """What reporters are told, in which order, and that no reporter stops or delays a run."""
 
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import MetricRecord
 
-from strategies import Reporter, RoundReport, RunInfo, SelectionStrategy
+from strategies import Reporter, RoundReport, SelectionStrategy
 from strategies.options import Polling
 from strategies.reporters import reporters as holder
 from strategies.reporters.scalars import MOST, scalars
@@ -22,28 +21,28 @@ CALLS = ("begin", "resume", "round", "end", "failed")
 
 
 class Recorder(Reporter):
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.reports: list[RoundReport] = []
+    def __init__(self):
+        self.calls = []
+        self.reports = []
 
-    def begin(self, run: RunInfo) -> None:
+    def begin(self, run):
         self.calls.append(("begin", run.num_rounds, run.settings["selector"]))
 
-    def resume(self, run: RunInfo, round: int) -> None:
+    def resume(self, run, round):
         self.calls.append(("resume", run.num_rounds, round))
 
-    def round(self, report: RoundReport) -> None:
+    def round(self, report):
         self.calls.append(("round", report.round))
         self.reports.append(report)
 
-    def end(self, round: int, reason: str) -> None:
+    def end(self, round, reason):
         self.calls.append(("end", round, reason))
 
-    def failed(self, round: int, reason: str) -> None:
+    def failed(self, round, reason):
         self.calls.append(("failed", round, reason))
 
 
-def loss_of(round: int, arrays: ArrayRecord) -> MetricRecord:
+def loss_of(round, arrays):
     return MetricRecord({"loss": float(np.square(arrays["w"].numpy()).sum())})
 
 
@@ -54,7 +53,7 @@ def run(*reporters, rounds=3, folder=None, resume=False, evaluate=loss_of, on=No
     ].arrays
 
 
-def weights(arrays: ArrayRecord) -> list[float]:
+def weights(arrays):
     return [float(each) for each in arrays["w"].numpy()]
 
 
@@ -69,7 +68,7 @@ def released():
 def test_a_run_is_told_from_begin_to_end():
     recorder, records, losses = Recorder(), [], {}
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         found = loss_of(round, arrays)
         losses[round] = found["loss"]
         return found
@@ -90,7 +89,6 @@ def test_a_run_is_told_from_begin_to_end():
         assert report.train_metrics["num-clients"] == len(drawn)
         draws[drawn] += record.selection.counts
         assert report.participation.tolist() == np.bincount(draws).tolist()
-        assert report.traffic is not None
         first = NUM_CLIENTS if report.round == 1 else 0  # the clients' status is asked once
         assert report.traffic.messages_sent == len(drawn) + first
         assert report.traffic.bytes_sent == MODEL_BYTES * len(drawn)
@@ -114,7 +112,7 @@ def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts():
     )  # fmt: skip
     taken = []
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round != 2:
             taken.append(strategy.traffic.take().bytes_sent)
         return MetricRecord({})
@@ -159,12 +157,12 @@ def test_a_failure_is_told_with_its_reason(error, reason, knows_stopped):
     """A run that somebody stopped has not failed, except for reporters without the method `stopped`."""
 
     class Knower(Recorder):
-        def stopped(self, round: int, reason: str) -> None:
+        def stopped(self, round, reason):
             self.calls.append(("stopped", round, reason))
 
     recorder = Knower() if knows_stopped else Recorder()
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round == 2:
             raise error
         return loss_of(round, arrays)
@@ -179,7 +177,7 @@ def test_a_round_is_told_after_its_checkpoint(tmp_path):
     saved = []
 
     class Looker(Reporter):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             saved.append((report.round, (tmp_path / f"round-{report.round:08d}.npz").exists()))
 
     # One round, so that the reporter's thread cannot be late.
@@ -190,11 +188,11 @@ def test_a_round_is_told_after_its_checkpoint(tmp_path):
 @pytest.mark.parametrize("broken", CALLS)
 @pytest.mark.parametrize("error", [OSError("disk \x1b[2J full"), SystemExit(3)])
 def test_a_reporter_that_raises_does_not_stop_the_run(broken, error, caplog, monkeypatch):
-    warnings: list[str] = []
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     recorder, other = Recorder(), Recorder()
 
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments):
         recorder.calls.append(("broken",))
         raise error
 
@@ -214,14 +212,14 @@ def test_a_reporter_that_raises_does_not_stop_the_run(broken, error, caplog, mon
 
 
 def test_a_reporter_that_hangs_delays_nothing(released, monkeypatch):
-    warnings: list[str] = []
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "CAPACITY", 2)
 
     class Hanging(Recorder):
         patience = 0.0
 
-        def begin(self, run: RunInfo) -> None:
+        def begin(self, run):
             released.wait()
 
     hanging, other = Hanging(), Recorder()
@@ -237,11 +235,11 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it():
     trained = Event()
 
     class Slow(Recorder):
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             assert trained.wait(60)  # fails if the run waits for this reporter
             super().round(report)
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round, arrays):
         if round == 3:
             trained.set()
         return loss_of(round, arrays)
@@ -254,7 +252,7 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it():
 
 @pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
 def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(error, monkeypatch):
-    warnings: list[str] = []
+    warnings = []
     monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
     monkeypatch.setattr(holder, "HURRY", 60.1)
     monkeypatch.setattr(holder, "LAST", 60.0)
@@ -262,10 +260,10 @@ def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(error, monkeypat
     class Slow(Recorder):
         patience = 60.1
 
-        def stopped(self, round: int, reason: str) -> None:
+        def stopped(self, round, reason):
             self.calls.append(("stopped", round, reason))
 
-        def round(self, report: RoundReport) -> None:
+        def round(self, report):
             super().round(report)
             wait_for(lambda: [call[0] for call in waiting] == [last], 30, lambda: f"{waiting}")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -42,7 +39,7 @@ REPORTED = [  # of the file t_sizes.py: honest federations whose first client ho
 
 
 @st.composite
-def honest_sizes(draw: st.DrawFn) -> list[int]:
+def honest_sizes(draw):
     """Draw the data sizes of an honest federation of 1 to 300 clients."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     m = draw(st.integers(1, 300))
@@ -63,10 +60,10 @@ def honest_sizes(draw: st.DrawFn) -> list[int]:
     return [max(1, round(scale * m**shape / rank**shape)) for rank in range(1, min(m, 100) + 1)]
 
 
-def client(size: Any, delta: float = 1.0) -> Callable[[Message], Message]:
+def client(size, delta=1.0):
     """Return a client that reports its data size only with its replies; a callable gets the round."""
 
-    def handle(message: Message) -> Message:
+    def handle(message):
         if message.metadata.message_type != "train":
             raise RuntimeError("no handler")
         number = int(message.content["config"]["server-round"])
@@ -90,7 +87,7 @@ def play(sizes, rounds, k, selector="full", **options):
     return records, strategy, w
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog):
     return [record.getMessage() for record in caplog.records if " claims the " in record.getMessage()]
 
 
@@ -176,7 +173,7 @@ def test_a_claim_that_is_not_used_stands_in_the_record_and_is_warned_of_once(lev
 
 
 def test_a_client_that_changes_its_claim_does_not_flood_the_log(caplog):
-    def swings(number: int) -> float:
+    def swings(number):
         return 1e9 if number % 2 else 1e11
 
     records, _, _ = play([swings, 100, 110, 90, 95, 105, lambda number: 1e10 + number], 12, 7)
@@ -255,7 +252,7 @@ def test_the_weights_of_buffered_rounds_follow_the_sizes():
 @pytest.mark.parametrize("selector", ["full", "uniform", "md"])
 @pytest.mark.parametrize("level", ["sane", "strict"])
 def test_a_resumed_run_has_the_same_weights(tmp_path, selector, level):
-    sizes: list[Any] = [500, lambda number: 100 + 20 * number, 110, 90, 95, 1e9, 105, 100]
+    sizes = [500, lambda number: 100 + 20 * number, 110, 90, 95, 1e9, 105, 100]
     faults = Faults(guard=level)
     whole, _, model = play(sizes, 6, 3, selector, faults=faults)
     first, _, _ = play(sizes, 3, 3, selector, faults=faults, num_rounds=6, checkpoints=Checkpoints(tmp_path))
