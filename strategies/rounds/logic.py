@@ -36,9 +36,8 @@ from .replies import ExaminedReplies, Received, Reply, examine
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
-from .waiting.over_selection import enough_replies, over_selected
 from .waiting.silent_clients import Patience
-from .waiting.wait_time import Wait
+from .waiting.wait_time import Wait, enough_replies, over_selected
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000

@@ -9,7 +9,7 @@ from flwr.common.constant import ErrorCode
 
 from simulation.grid import InProcessGrid
 from strategies import half_precision
-from strategies.flower import messages, unreadable_replies
+from strategies.flower import exchanges, messages
 
 
 def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog):
@@ -24,7 +24,7 @@ def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog):
 
 def test_the_codes_of_errors_are_flowers():
     assert messages._APP_RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    assert unreadable_replies._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
+    assert exchanges._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
 
 
 def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from strategies.options import Buffered, Faults
 from strategies.rounds.buffered.buffer import TRIES, Buffer
-from strategies.rounds.buffered.rebased import Rebased
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Opened
+from strategies.rounds.trained_clients import Rebased
 from strategies.selectors import Selection, available, create, selector_type
 
 NOBODY = np.empty(0, dtype=np.int64)

@@ -12,7 +12,7 @@ from strategies.rounds.control_variates import FedVARP
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Chosen
-from strategies.rounds.waiting.over_selection import enough_replies
+from strategies.rounds.waiting.wait_time import enough_replies
 from strategies.selectors import Selection, available, create, selector_type
 
 
