@@ -123,17 +123,16 @@ def test_below_the_quorum_a_round_is_skipped_with_the_reason():
         assert len(record.failures) == 2
 
 
+TWICE = {
+    "clients_per_round": 4, "faults": Faults(over_selection=2.0), "min_available_clients": 8,
+    "deadlines": Deadlines(round=100),
+}  # fmt: skip
+
+
 def test_over_selection_uses_the_first_replies():
     latency = {n: float(n) for n in range(1, 9)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
-    _, records, _ = run(
-        grid,
-        rounds=3,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
+    _, records, _ = run(grid, rounds=3, **TWICE)
     for record in records:
         assert record.selection.clients.size == 8
         assert sorted(record.selection.clients[record.feedback.responded]) == [0, 1, 2, 3]
@@ -163,23 +162,23 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
-def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays):
-    def garbage(message):
+def used_beside(content, latencies):
+    """Return which clients' replies are used if the first four of eight send this content."""
+
+    def node(message):
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
-        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+        return Message(content(), reply_to=message)
 
-    nodes = {n: garbage if n <= 4 else client(f"c{n}") for n in range(1, 9)}
-    grid = TimedGrid(nodes, {n: 0.1 if n <= 4 else n / 8 for n in range(1, 9)})
-    _, records, _ = run(
-        grid,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
-    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
+    grid = TimedGrid({n: node if n <= 4 else client(f"c{n}") for n in range(1, 9)}, latencies)
+    _, (record,), _ = run(grid, **TWICE)
+    return sorted(record.selection.clients[record.feedback.responded])
+
+
+@pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
+def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays):
+    latencies = {n: 0.1 if n <= 4 else n / 8 for n in range(1, 9)}
+    assert used_beside(lambda: RecordDict({"arrays": arrays}), latencies) == [4, 5, 6, 7]
 
 
 def test_over_selection_waits_for_a_quorum():
@@ -212,21 +211,8 @@ def test_over_selection_waits_for_all_if_no_more_clients_are_available():
 
 
 def test_a_client_that_declines_does_not_count_for_over_selection():
-    def decline(message):
-        if message.metadata.message_type == STATUS:
-            return client(f"c{message.metadata.dst_node_id}")(message)
-        return Message(write_report(Report(available=False)), reply_to=message)
-
-    nodes = {n: decline if n <= 4 else client(f"c{n}") for n in range(1, 9)}
-    grid = TimedGrid(nodes, {n: float(n) for n in range(1, 9)})
-    _, records, _ = run(
-        grid,
-        clients_per_round=4,
-        faults=Faults(over_selection=2.0),
-        min_available_clients=8,
-        deadlines=Deadlines(round=100),
-    )
-    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
+    latencies = {n: float(n) for n in range(1, 9)}
+    assert used_beside(lambda: write_report(Report(available=False)), latencies) == [4, 5, 6, 7]
 
 
 def test_the_deadline_of_a_round_holds_in_simulated_time():

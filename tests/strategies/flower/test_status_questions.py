@@ -6,7 +6,6 @@ from flwr.app import ConfigRecord, Error, Message
 
 from strategies import SelectionStrategy
 from strategies.clients.reports import STATUS, Report
-from strategies.flower.exchanges import ExchangeGrid
 from strategies.flower.status_questions import StatusQuestions
 from strategies.options import Deadlines, Polling
 
@@ -91,16 +90,10 @@ def test_a_client_that_declines_is_asked_again():
         return client("moody", available=willing[0])(message)
 
     grid = ToyGrid({1: moody, 2: client("b")})
-    strategy = SelectionStrategy(
-        "uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=3
-    )
-    counts = []
-    for number in (1, 2, 3):
-        willing[0] = number == 3
-        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), grid))
-        strategy.aggregate_train(number, grid.send_and_receive(sent))
-        counts.append(len(sent))
-    assert counts == [1, 1, 2]
+    _, one_round = strategy_on(grid)
+    assert [len(one_round(number)) for number in (1, 2)] == [1, 1]
+    willing[0] = True
+    assert len(one_round(3)) == 2
 
 
 def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
@@ -111,19 +104,7 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round():
         return client("shy")(message) if talks[0] else None
 
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: shy})
-    polling = ExchangeGrid(grid, 0.01)
-    strategy = SelectionStrategy(
-        "uniform",
-        clients_per_round=2,
-        polling=Polling(ask_status=True),
-        num_rounds=99,
-        deadlines=Deadlines(status=0.1),
-    )
-
-    def one_round(number):
-        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), polling))
-        strategy.aggregate_train(number, grid.send_and_receive(sent))
-
+    strategy, one_round = strategy_on(grid, num_rounds=99, deadlines=Deadlines(status=0.1))
     for number in range(1, 11):
         one_round(number)
     assert len(asked) < 10
@@ -154,10 +135,7 @@ def test_a_late_status_is_used_before_the_node_is_asked_again():
         return 70.0 if is_late else 0.0
 
     grid.latency = latency
-    strategy = SelectionStrategy(
-        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
-    )
-    strategy.start(grid, model(0), num_rounds=1)
+    _, _, strategy = run(grid, clients_per_round=3, deadlines=Deadlines(join=200))
     assert strategy.roster.ids() == ["a", "b", "slow"]
     assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
@@ -218,9 +196,6 @@ def test_a_node_whose_clientapp_was_killed_is_asked_again_soon():
         return client("slow")(message)
 
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: node})
-    strategy = SelectionStrategy(
-        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
-    )
-    strategy.start(grid, model(0), num_rounds=1)
+    _, _, strategy = run(grid, clients_per_round=3, deadlines=Deadlines(join=200))
     assert strategy.roster.ids() == ["a", "b", "slow"]
     assert np.diff(asked) == pytest.approx([10, 20], abs=2)
