@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from .clients.reports import NORM, REPORT_NORM
 from .flower.arrays import decode, encode, num_bytes, of_kind
-from .flower.exchanges import ExchangeGrid, GridView
-from .flower.unreadable_replies import readable
+from .flower.exchanges import ExchangeGrid, GridView, readable
 
 HALF = "half-precision"
 """Name of the ConfigRecord in a message with rounded arrays. It holds their ``names`` and ``exponents`` e;

@@ -11,8 +11,7 @@ from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Chosen
 from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
-from strategies.rounds.waiting.over_selection import ENOUGH_REPLIED
-from strategies.rounds.waiting.wait_time import LATE
+from strategies.rounds.waiting.wait_time import ENOUGH_REPLIED, LATE
 from tasks.base import Arrays
 from tasks.federated_data import FederatedData
 

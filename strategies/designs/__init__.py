@@ -7,17 +7,17 @@ import numpy as np
 
 from ..numerics.arrays import Floats
 from ..numerics.sampling import Draw
-from . import balanced, independent, ordered, poisson, spread, stratified, systematic
+from . import balanced, ordered, simple, spread, stratified
 from .base import Design, Features
 
 DESIGNS: Mapping[str, Design] = MappingProxyType(
     {
         design.name: design
         for design in (
-            Design("independent", False, False, independent.draw),
+            Design("independent", False, False, simple.independent),
             Design("stratified", False, False, stratified.draw),
-            Design("systematic", True, False, systematic.draw),
-            Design("poisson", False, False, poisson.draw),
+            Design("systematic", True, False, simple.systematic),
+            Design("poisson", False, False, simple.poisson),
             Design("ordered", True, True, ordered.draw),
             Design("spread", True, True, spread.draw),
             Design("balanced", True, True, balanced.draw),

@@ -15,8 +15,7 @@ from ..rounds.aggregation import Model, UnusableError, Update
 from ..rounds.record import RoundRecord
 from ..rounds.replies import Reply
 from ..rounds.stages import Chosen
-from ..rounds.waiting.over_selection import ENOUGH_REPLIED
-from ..rounds.waiting.wait_time import LATE
+from ..rounds.waiting.wait_time import ENOUGH_REPLIED, LATE
 from .arrays import ReceivedArrays, of_kind
 from .exchanges import Clock
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .value_checks import boolean
+from ..selectors import checks
 
 
 @dataclass(frozen=True)
@@ -27,4 +27,4 @@ class Checkpoints:
             raise TypeError(f"checkpoints.folder = {self.folder!r}: must be the path of a folder")
         if self.folder == "":  # for example an environment variable that is not set
             raise ValueError("checkpoints.folder = '': must be the path of a folder")
-        boolean("checkpoints.resume", self.resume)
+        checks.boolean("checkpoints.resume", self.resume)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from .value_checks import seconds
+from ..selectors import checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,4 +70,4 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            seconds(f"deadlines.{each.name}", getattr(self, each.name))
+            checks.seconds(f"deadlines.{each.name}", getattr(self, each.name))

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from ..selectors import Selector, checks
 from .guard_settings import LEVELS, GuardSettings, Level
-from .value_checks import boolean, choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +51,16 @@ class Faults:
     def __post_init__(self) -> None:
         checks.integer("faults.quorum", self.quorum, low=1)
         checks.real("faults.over_selection", self.over_selection, low=1, high=100)
-        choice("faults.correction", self.correction, ("equal", "rates"))
+        checks.choice("faults.correction", self.correction, ("equal", "rates"))
         if isinstance(self.guard, str):
-            choice("faults.guard", self.guard, LEVELS)
+            checks.choice("faults.guard", self.guard, LEVELS)
         elif not isinstance(self.guard, bool | Mapping | GuardSettings):
             raise TypeError(
                 f"faults.guard = {self.guard!r}: must be {', '.join(map(repr, LEVELS))}, True, False or a "
                 "mapping of its settings"
             )
         _ = self.guard_settings  # raises an error if a setting is out of range
-        boolean("faults.silence", self.silence)
+        checks.boolean("faults.silence", self.silence)
 
     @property
     def guard_settings(self) -> GuardSettings | None:

@@ -36,9 +36,8 @@ from .replies import ExaminedReplies, Received, Reply, examine
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
-from .waiting.over_selection import enough_replies, over_selected
 from .waiting.silent_clients import Patience
-from .waiting.wait_time import Wait
+from .waiting.wait_time import Wait, enough_replies, over_selected
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000
@@ -49,43 +48,23 @@ longer ``in_flight`` is cut; a longer ``absent`` is replaced by None."""
 class RoundLogic:
     """The rounds of one run, on arrays.
 
-    Parameters
-    ----------
-    selector : Selector
-        Selects the clients, computes the weights of their updates, and learns from the feedback.
-    faults : Faults
-        The settings of the guard, the quorum, over-selection, the correction for missing replies, and the
-        quarantine for silence.
-    local_learning_rate : float (default: 1.0)
-        The clients' learning rate, > 0. The norm of an update is divided by it, so that ‖g_m‖ is the norm of
-        the sum of the local gradients. The rate makes no difference to selectors that only compare clients
-        with each other.
-    variates : ClientVariates, optional
-        Each client's baseline y_m is subtracted from its update, and the mean ȳ of all baselines is added to
-        the step (default: y_m = ȳ = 0).
-    budgets : Budgets, optional
-        The budget K(t) of each round (default: the selector's `clients_per_round`).
-    shortest_deadline : float (default: inf)
-        The shortest wait for an answer in seconds, > 0 (`Deadlines.shortest`). If it is infinite, the server
-        learns no shorter waits: it waits for a missing answer until the deadlines in `Deadlines`.
-    updates : {"open", "noised", "masked"} (default: "open")
-        What the server sees of an update.
+    ``selector`` selects the clients, computes the weights of their updates, and learns from the feedback.
+    ``faults`` are the settings of the guard, the quorum, over-selection, the correction for missing replies,
+    and the quarantine for silence. ``local_learning_rate`` > 0 is that of the clients: the norm of an update
+    is divided by it, so that ‖g_m‖ is the norm of the sum of the local gradients; it makes no difference to
+    selectors that only compare clients with each other. By ``variates``, each client's baseline y_m is
+    subtracted from its update, and the mean ȳ of all baselines is added to the step (default: y_m = ȳ = 0).
+    ``budgets`` is K(t) (default: the selector's `clients_per_round`). ``shortest_deadline`` is the shortest
+    wait for an answer in seconds, > 0 (`Deadlines.shortest`); if it is infinite, the server learns no shorter
+    waits. With a ``mode``, rounds are buffered, and a client may train over several rounds; ``buffer`` then
+    holds their state. ``updates`` says what the server sees of an update:
 
-        - "open": the server sees each update.
-        - "noised": the server sees each update, and the server step adds noise that hides the update. Nothing
-          else may depend on the update, so the guard ignores norms and losses. The guard still counts
-          unusable replies as offences.
-        - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
-          over all S selected clients. So a round in which a reply is missing is skipped. The clients report
-          the norms.
-    mode : Buffered, optional
-        Rounds are buffered: a client may train over several rounds (default: a client trains within one
-        round).
-
-    Attributes
-    ----------
-    buffer : Buffer or None
-        The state of buffered rounds.
+    - "open": the server sees each update.
+    - "noised": the server sees each update, and the server step adds noise that hides the update. Nothing
+      else may depend on the update, so the guard ignores norms and losses. The guard still counts unusable
+      replies as offences.
+    - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum over
+      all S selected clients. So a round in which a reply is missing is skipped. The clients report the norms.
     """
 
     def __init__(

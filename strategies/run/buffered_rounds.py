@@ -20,10 +20,10 @@ from ..flower.exchanges import ExchangeGrid
 from ..flower.messages import read_reply, read_usable
 from ..rounds.aggregation import Arrays
 from ..rounds.buffered.buffer import Buffer
-from ..rounds.buffered.rebased import Rebased
 from ..rounds.logic import RoundLogic
 from ..rounds.replies import Reply
 from ..rounds.stages import Chosen, Opened
+from ..rounds.trained_clients import Rebased
 from ..rounds.waiting.wait_time import LATE
 from ..selectors import Selection
 from .round_start import ServerRound

@@ -21,7 +21,6 @@ from ..options import (
     check_selector,
     read_rates,
 )
-from ..options.value_checks import boolean
 from ..selectors import Selector, checks, selector_type
 from ..selectors.settings import Schedule, Settings
 from ..server_steps.compatibility import check_buffered, check_masked
@@ -88,7 +87,7 @@ class RunSettings:
         )
 
     def __post_init__(self) -> None:
-        boolean("masked_updates", self.masked_updates)
+        checks.boolean("masked_updates", self.masked_updates)
         k, planned = self.clients_per_round, 1 if self.num_rounds is None else self.num_rounds
         # Refuse wrong settings now: the selector itself is only created in the first round.
         check_selector(self.selector, k, self.selector_settings, planned)

@@ -10,7 +10,7 @@ import pytest
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
 from strategies.flower import exchanges
-from strategies.flower.unreadable_replies import readable
+from strategies.flower.exchanges import readable
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates

@@ -1,14 +1,12 @@
 """Buffered rounds of the batched simulation: those of the strategy on the in-process grid."""
 
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAdam
 
 from simulation.response_times import ResponseTimes
-from simulation.simulator import Simulator
 from strategies import Buffered
 from strategies.options import Deadlines, Faults, Polling
 
@@ -19,11 +17,11 @@ MODE = Buffered(concurrency=5, size=2, max_staleness=6)
 FAULTS = Faults(silence=False)
 
 
-def times(**options: Any) -> ResponseTimes:
+def times(**options):
     return ResponseTimes(CLIENTS, seed=3, **{"median": 10, "sigma": 1.0, "jitter": 0.3, **options})
 
 
-def simulator(**options: Any) -> Simulator:
+def simulator(**options):
     selector = options.pop("selector", "forecast")
     own = {"faults": FAULTS, "mode": MODE, "response_times": times(), "round_deadline": 200.0}
     return like_the_apps(selector, CLIENTS, ROUNDS, **{"clients_per_round": 2, **own, **options})

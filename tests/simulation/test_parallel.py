@@ -1,17 +1,15 @@
 """A kernel in several processes: its own results, bit for bit."""
 
 import multiprocessing
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tasks
-from simulation.kernels import MLP, Kernel, Loop, Parallel, Plan, Softmax, parallel
+from simulation.kernels import MLP, Loop, Parallel, Plan, Softmax, parallel
 from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
-from tasks.federated_data import FederatedData
 
 from ..support.simulators import data_of, start
 
@@ -23,13 +21,13 @@ class Counted(Loop):
 
     trained = 0
 
-    def train(self, arrays: Any, data: FederatedData, clients: Any, *more: Any) -> Any:
+    def train(self, arrays, data, clients, *more):
         Counted.trained += clients.size
         return super().train(arrays, data, clients, *more)
 
 
-def torch_kernel(memory: int) -> Kernel:
-    task: Any = tasks.create("digits-mlp")
+def torch_kernel(memory):
+    task = tasks.create("digits-mlp")
     return Torch(task.layers, task.initial_arrays, memory=memory)
 
 

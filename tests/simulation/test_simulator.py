@@ -93,7 +93,7 @@ def test_mu_of_flowers_fedprox_reaches_local_training() -> None:
 
 
 class Nobody(Availability):
-    def _available(self, round: int) -> np.ndarray:
+    def _available(self, round):
         return np.arange(10) if round == 2 else np.empty(0, dtype=np.int64)
 
 

@@ -1,12 +1,10 @@
 """Which clients may be selected, and over whom the aggregate is then unbiased."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from strategies import (
@@ -16,7 +14,6 @@ from strategies import (
     NotEnoughClientsError,
     Overrides,
     Report,
-    RoundRecord,
     write_report,
 )
 from strategies.clients.reports import STATUS
@@ -24,7 +21,7 @@ from strategies.flower.messages import read_report
 
 from ..support import federations
 from ..support.federations import reply, weights
-from ..support.toy_grid import Node, ToyGrid
+from ..support.toy_grid import ToyGrid
 
 NAMES = ["lab-0", "site-0", "site-1", "site-2", "site-3"]
 SIZES = dict(zip(NAMES, (50, 10, 20, 30, 40), strict=True))
@@ -92,10 +89,10 @@ def test_wrong_conditions_are_refused(make: Callable[[], Any], message: str) -> 
         make()
 
 
-def site(name: str, reports: Callable[[], dict[str, Any]] = dict, group: str | None = None) -> Node:
+def site(name, reports=dict, group=None):
     """A client that moves the coordinate of its index by 1."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         w = None
         if message.metadata.message_type != STATUS:
             w = weights(message).copy()
@@ -156,12 +153,12 @@ def test_a_property_may_change_between_rounds() -> None:
         n: site(name, lambda name=name: {"charging": charging[name]}) for n, name in enumerate(NAMES, 10)
     })  # fmt: skip
 
-    def plug(record: RoundRecord) -> None:
+    def plug(record):
         selected.append([NAMES[client] for client in record.selection.clients])
         charging["site-0"] = False
         charging["site-2"] = True
 
-    selected: list[list[str]] = []
+    selected = []
     play(grid, 3, eligible=Eligibility(properties={"charging": True}), on_round=plug)
     # In round 2, the server does not know yet that site-0 was unplugged after its training.
     assert selected[0] == ["site-0"]

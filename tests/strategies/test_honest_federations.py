@@ -2,7 +2,6 @@
 nothing: the run is, bit for bit, the run without a guard and without quarantines for silence."""
 
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +16,17 @@ from strategies.options import Deadlines, Faults
 from ..support.federations import play as play_on
 
 UNPROTECTED = {"faults": Faults(guard=False, silence=False), "deadlines": Deadlines(shortest=inf)}
-SELECTORS: dict[str, dict[str, Any]] = {
+SELECTORS = {
     **{name: {} for name in ("full", "uniform", "md", "adaptive-osmd", "avare", "forecast", "prac-delta")},
     **{name: {} for name in ("fed-is", "pow-d", "rpow-d", "afl", "oort", "tifl", "timed-md", "flics")},
 }
 
 
-def client(name: str, size: int, norm: float, loss: float, seconds_off: int) -> Any:
+def client(name, size, norm, loss, seconds_off):
     """Return the handler of a client, which is unavailable in every ``seconds_off``-th round (0: never)."""
     asked = 0
 
-    def handle(message: Message) -> Message:
+    def handle(message):
         nonlocal asked
         kind = message.metadata.message_type
         report = {"num-examples": size, "train-loss": loss, "loss": loss}
@@ -61,7 +60,7 @@ def play(
     **options: Any,
 ) -> tuple[np.ndarray, list[RoundRecord]]:
     """Run seven rounds; return the model and the records."""
-    speed: dict[int, float] = {}
+    speed = {}
     grid = InProcessGrid(latency=lambda message: speed[message.metadata.dst_node_id])
     for j, each in enumerate(clients):
         name = f"site-{j:02d}"
@@ -72,7 +71,7 @@ def play(
 
 
 @st.composite
-def federations(draw: st.DrawFn) -> tuple[list[tuple[int, float, float, int]], list[float]]:
+def federations(draw):
     """Sizes over five orders of magnitude, norms within a factor of 50, any losses, speeds, absences."""
     count = draw(st.integers(1, 9))
     clients = [

@@ -1,10 +1,9 @@
 """What the log says about a round, and what it leaves out."""
 
 import logging
-from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam
 
@@ -13,11 +12,11 @@ from strategies import SelectionStrategy
 from ..support.toy_grid import ToyGrid, node_of
 
 
-def app_of(name_of_loss: str) -> ClientApp:
+def app_of(name_of_loss):
     app = ClientApp()
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train(message, context):
         metrics = MetricRecord({name_of_loss: 2.3456789, "num-examples": 10})
         arrays = ArrayRecord(
             {"w": Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(1))}
@@ -25,14 +24,14 @@ def app_of(name_of_loss: str) -> ClientApp:
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    def evaluate(message, context):
         metrics = MetricRecord({"eval_loss": 1.5, "num-examples": 3, "per-class": [0.5, 1 / 3]})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
 
-def lines_of(caplog: Any, name_of_loss: str = "train_loss") -> list[str]:
+def lines_of(caplog, name_of_loss="train_loss"):
     """Play two rounds, and return the lines of the log without their indentation."""
     grid = ToyGrid({100 + m: node_of(app_of(name_of_loss), {}, {}) for m in range(4)})
     strategy = SelectionStrategy(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord
 
 import strategies.presets
 from strategies import SelectionStrategy
@@ -16,13 +16,13 @@ from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, O
 from strategies.selectors import selector_type
 
 from ..support.federations import config_of, play, reply, weights
-from ..support.toy_grid import Node, ToyGrid
+from ..support.toy_grid import ToyGrid
 
 
-def client(number: int, group: str | None = None, energy: float | None = None) -> Node:
+def client(number, group=None, energy=None):
     """A client whose loss and step are its number."""
 
-    def node(message: Message) -> Message:
+    def node(message):
         kind = message.metadata.message_type
         if kind == STATUS:
             return reply(message, client_id=f"c{number}", num_examples=10, group=group, energy=energy)

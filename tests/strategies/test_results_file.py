@@ -2,8 +2,6 @@
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,11 @@ from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 FILE = "results.jsonl"
 
 
-def save(folder: CheckpointFolder, round: int, *lines: Any) -> None:
+def save(folder, round, *lines):
     assert folder.save(Checkpoint(round, {"w": np.zeros(2)}, {}, {}, lines))
 
 
-def found(path: Path) -> Checkpoint:
+def found(path):
     checkpoint = CheckpointFolder(path).newest()
     assert checkpoint is not None
     return checkpoint
@@ -83,7 +81,6 @@ def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path: 
     folder.release()
     again = CheckpointFolder(tmp_path, report=lambda line: None)
     checkpoint = again.newest()
-    assert checkpoint is not None
     assert checkpoint.results == ["round 1", "round 2", "round 3"]
     save(again, 4, "round 4, once more")
     assert found(tmp_path).results == ["round 1", "round 2", "round 3", "round 4, once more"]
@@ -120,9 +117,8 @@ def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path: Path, damag
         save(folder, round, f"round {round}")
     file = tmp_path / FILE
     file.write_bytes(damage(file.read_bytes()))
-    told: list[str] = []
+    told = []
     checkpoint = CheckpointFolder(tmp_path, report=told.append).newest()
-    assert checkpoint is not None
     assert (checkpoint.round, checkpoint.results) == (2, ["round 1", "round 2"])
     assert told == [f"{tmp_path}/round-00000003.npz: refused: {why}; the one before is used"]
 
@@ -137,10 +133,9 @@ def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_pa
     with pytest.raises(CheckpointError, match="holds no checkpoint that can be used"):
         CheckpointFolder(tmp_path, report=lambda line: None).newest()
     file.unlink()
-    told: list[str] = []
+    told = []
     again = CheckpointFolder(tmp_path, report=told.append)
     checkpoint = again.newest()
-    assert checkpoint is not None
     assert (checkpoint.round, checkpoint.results) == (3, [])
     assert told == [f"{file}: missing: the run continues without its earlier results"]
     save(again, 4, "round 4")
@@ -161,7 +156,7 @@ def test_saving_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     line = ["evaluate_metrics_serverapp", 1, {"loss": 0.123456789, "accuracy": 0.987654321}]
 
-    def seconds(first: int) -> float:
+    def seconds(first):
         times = []
         for round in range(first, first + 9):
             began = time.perf_counter()

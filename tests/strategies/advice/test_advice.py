@@ -22,14 +22,13 @@ from strategies.advice import (
 from strategies.advice.log import feedback_of
 from strategies.advice.off_policy import compare, quantile
 from strategies.advice.predictor import Predictor
-from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Selection, Selector, available, create
+from strategies.selectors import Selection, available, create
 
-NOBODY: Ints = np.empty(0, dtype=np.int64)
+NOBODY = np.empty(0, dtype=np.int64)
 NAMES = (BASELINE, "md", "forecast")
 
 
-def selectors(sizes: Floats, k: int, names: tuple[str, ...] = NAMES) -> dict[str, Selector]:
+def selectors(sizes, k, names=NAMES):
     return {
         name: create(name, sizes.size, client_sizes=sizes, clients_per_round=k, num_rounds=100)
         for name in names
@@ -57,7 +56,7 @@ def draw_log(
     return rounds
 
 
-def problem(seed: int, m: int = 12, t: int = 60) -> tuple[Floats, Floats]:
+def problem(seed, m=12, t=60):
     rng = np.random.default_rng(seed)
     return rng.lognormal(0, 1, m), rng.lognormal(0, 1, m) * rng.lognormal(0, 0.3, (t, m))
 
@@ -154,7 +153,7 @@ def test_intervals_cover_the_truth(name: str) -> None:
         truth = np.zeros(3)
         a = (sizes / sizes.sum() * norms) ** 2
 
-        def watch(round: LoggedRound, q: Floats, a: Floats = a, truth: Floats = truth) -> None:
+        def watch(round, q, a=a, truth=truth):
             truth += (a[round.number - 1] / q).sum(axis=1)
 
         evidence, _ = collect(
@@ -227,7 +226,7 @@ def test_a_log_of_all_clients_tells_the_truth_and_selectors_draw_by_themselves()
     truth = np.zeros(3)
     a = (sizes / sizes.sum() * norms) ** 2
 
-    def watch(round: LoggedRound, q: Floats) -> None:
+    def watch(round, q):
         nonlocal truth
         truth = truth + (a[round.number - 1] / q).sum(axis=1)
 
@@ -288,12 +287,12 @@ def test_a_prediction_is_in_the_unit_of_the_squares() -> None:
 class Told(Evidence):
     """Evidence whose intervals are given: by name, the logarithm of the variance; one width for all."""
 
-    def __init__(self, values: dict[str, float], width: float) -> None:
+    def __init__(self, values, width):
         super().__init__(list(values))
         self.values, self.width = values, width
         self._rounds = [np.zeros((3, len(values)))] * 100
 
-    def against(self, name: str, other: str = BASELINE) -> Interval:
+    def against(self, name, other=BASELINE):
         value = self.values[name] - self.values[other]
         width = self.width if name != other else 0.0
         return Interval(*(math.exp(value + sign * width) for sign in (0, -1, 1)))

@@ -13,7 +13,7 @@ from benchmarks.experiments.robustness import report_noise
 from strategies.clients.report_noise import GaussianMechanism, composed_epsilon, least_delta
 
 
-def overlap(mu: float, epsilon: float) -> float:
+def overlap(mu, epsilon):
     """Return sup_A P(A) - e^ε Q(A) of N(μ, 1) and N(0, 1), by summing up where it is positive."""
     x = np.linspace(-30, 30 + mu, 2_000_001)
     p, q = np.exp(-((x - mu) ** 2) / 2), np.exp(-(x**2) / 2)

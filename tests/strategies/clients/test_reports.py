@@ -1,7 +1,6 @@
 """What clients say of themselves: written on one side, checked on the other."""
 
 import tracemalloc
-from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
@@ -65,7 +64,7 @@ def test_underscores_in_the_two_names_of_foreign_apps_are_read() -> None:
     assert read_report(RecordDict({"m": MetricRecord(other | {"n": 9})}), "n").num_examples == 9
 
 
-WRONG: list[tuple[str, Any]] = [
+WRONG = [
     ("client-id", ""),
     ("client-id", "x" * 129),
     ("client-id", 5),
@@ -144,7 +143,7 @@ def test_properties_take_little_room_in_a_checkpoint() -> None:
     """Without a limit, those of each client took up to 1.6 MB in every checkpoint."""
     text = "\U0001f600" * 128  # 12 bytes a character as JSON
     for count, read in ((5, True), (6, False)):
-        properties: dict[str, Any] = {"tags": [text] * count}
+        properties = {"tags": [text] * count}
         report = Report.parse({"properties": properties, "num-examples": 3})
         assert report == Report(num_examples=3, properties=properties if read else None)
 

@@ -10,7 +10,7 @@ from flwr.common.constant import ErrorCode
 
 from simulation.grid import InProcessGrid
 from strategies import half_precision
-from strategies.flower import messages, unreadable_replies
+from strategies.flower import exchanges, messages
 
 
 def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,7 +25,7 @@ def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog: pytest.
 
 def test_the_codes_of_errors_are_flowers() -> None:
     assert messages._APP_RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    assert unreadable_replies._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
+    assert exchanges._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
 
 
 def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails() -> None:
@@ -33,7 +33,7 @@ def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails() -> None
     app = ClientApp()
 
     @app.query("fails")
-    def fails(*_: object) -> None:
+    def fails(*_):
         raise ValueError("no data")
 
     grid = InProcessGrid(app, [{}])

@@ -4,7 +4,7 @@ import pytest
 from strategies.numerics import sketches
 
 
-def sketch(vector: np.ndarray, cut: int = sketches.LONGEST) -> np.ndarray:
+def sketch(vector, cut=sketches.LONGEST):
     total = np.zeros(sketches.WIDTH)
     for number, begin in enumerate(range(0, vector.size, cut)):
         total += sketches.of_chunk(vector[None, begin : begin + cut], number)[0]

@@ -8,15 +8,12 @@ import struct
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from strategies import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
+from strategies import JSONLines, MLflow, Prometheus, RoundReport, RunInfo, TensorBoard, WandB
 from strategies.reporters import base
 from strategies.reporters.reporters import Reporters
 from strategies.rounds.record import RoundRecord
@@ -27,7 +24,7 @@ from .test_reporters import Recorder, run
 RUN = RunInfo(5, {"selector": "uniform"})
 
 
-def report_of(round: int, loss: float, group: str = "north") -> RoundReport:
+def report_of(round, loss, group="north"):
     """A round in which client 2 is drawn twice and answers, and client 0 fails."""
     selection = Selection(np.array([2, 0]), np.array([2, 1]), np.full(2, 0.3), np.ones(2), np.full(2, 0.5))
     numbers = np.array([1.5, np.nan])
@@ -42,7 +39,7 @@ def report_of(round: int, loss: float, group: str = "north") -> RoundReport:
     )  # fmt: skip
 
 
-def play(reporter: Reporter, rounds: range, loss: float, resumed: bool = False, end: str = "end") -> None:
+def play(reporter, rounds, loss, resumed=False, end="end"):
     """Tell a reporter about a part of a run; with ``end=""``, the run is killed."""
     if resumed:
         reporter.resume(RUN, rounds[0] - 1)
@@ -58,7 +55,7 @@ def play(reporter: Reporter, rounds: range, loss: float, resumed: bool = False, 
 # --- TensorBoard ---------------------------------------------------------------------------------------
 
 
-def events(folder: Path) -> Iterator[Any]:
+def events(folder):
     """Yield the events of all files, in the order in which TensorBoard reads them."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     for file in sorted(folder.glob("*tfevents*")):
@@ -69,9 +66,9 @@ def events(folder: Path) -> Iterator[Any]:
             at += 12 + length + 4
 
 
-def shown(folder: Path, tag: str) -> list[tuple[int, Any]]:
+def shown(folder, tag):
     """Return what TensorBoard shows: a start with a step hides all earlier events of this step or later."""
-    kept: list[tuple[int, Any]] = []
+    kept = []
     for event in events(folder):
         if event.HasField("session_log") and event.session_log.status == event.session_log.START:
             kept = [each for each in kept if each[0] < event.step]
@@ -79,7 +76,7 @@ def shown(folder: Path, tag: str) -> list[tuple[int, Any]]:
     return kept
 
 
-def losses_in(folder: Path) -> list[tuple[int, float]]:
+def losses_in(folder):
     return [(step, value.simple_value) for step, value in shown(folder, "evaluate/loss")]
 
 
@@ -152,7 +149,7 @@ def test_a_run_writes_to_tensorboard_and_goes_on_there(tmp_path: Path) -> None:
 # --- MLflow --------------------------------------------------------------------------------------------
 
 
-def mlflow_runs(folder: Path) -> tuple[Any, list[Any]]:
+def mlflow_runs(folder):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlruns/mlflow.db")
     return client, client.search_runs([client.get_experiment_by_name("cohort").experiment_id])
@@ -220,10 +217,10 @@ def test_mlflow_survives_a_kill_while_it_creates_its_tables(
 def test_wandb_continues_its_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    logged: list[tuple[int, float]] = []
+    logged = []
     log = wandb.sdk.wandb_run.Run.log
 
-    def noted(run: Any, values: dict[str, Any], step: int) -> None:
+    def noted(run, values, step):
         logged.append((step, values["evaluate/loss"]))
         log(run, values, step=step)
 
@@ -244,10 +241,10 @@ def test_wandb_gets_an_exit_code(
 ) -> None:
     wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    codes: list[int | None] = []
+    codes = []
     finish = wandb.sdk.wandb_run.Run.finish
 
-    def noted(run: Any, exit_code: int | None = None) -> None:
+    def noted(run, exit_code=None):
         codes.append(exit_code)
         finish(run, exit_code)
 
@@ -259,7 +256,7 @@ def test_wandb_gets_an_exit_code(
 # --- Prometheus ----------------------------------------------------------------------------------------
 
 
-def scraped(reporter: Prometheus) -> dict[tuple[str, ...], float]:
+def scraped(reporter):
     parser = pytest.importorskip("prometheus_client.parser")
     url = f"http://{reporter.address}:{reporter.port}/metrics"
     with urllib.request.urlopen(url, timeout=30) as answer:

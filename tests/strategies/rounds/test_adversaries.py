@@ -16,7 +16,6 @@ from strategies.clients.reports import Report
 from strategies.options import Faults, GuardSettings, Level
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
 from strategies.selectors import available, create
 
@@ -70,7 +69,7 @@ class Federation:
     guarded: Level | Literal[False] | GuardSettings = "strict"
     settings: dict[str, object] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         faults = Faults(guard=self.guarded)
         claimed = np.full(M, 50.0)
         claimed[LIARS] *= self.lie.size
@@ -88,9 +87,9 @@ class Federation:
         self.logic = RoundLogic(self.selector, faults)
         self.model = {"w": np.zeros(6)}
         self.draws = np.zeros(M)
-        self.records: list[RoundRecord] = []
+        self.records = []
 
-    def play(self, rounds: int = ROUNDS) -> np.ndarray:
+    def play(self, rounds=ROUNDS):
         """Return (M,) how often each client was drawn."""
         for number in range(1, rounds + 1):
             rng = np.random.default_rng([number, 7])
@@ -103,15 +102,15 @@ class Federation:
             self.round(number)
         return self.draws
 
-    def quarantined(self) -> set[int]:
+    def quarantined(self):
         """Return the clients that were quarantined in some round."""
         return {client for record in self.records for client in record.quarantined}
 
-    def model_after(self, rounds: int) -> np.ndarray:
+    def model_after(self, rounds):
         self.play(rounds)
         return self.model["w"]
 
-    def round(self, number: int) -> None:
+    def round(self, number):
         opened = self.logic.open(number)
         reports = None if opened.candidates is None else self.polled(number, opened.candidates)
         chosen = self.logic.choose(opened, reports)
@@ -121,7 +120,7 @@ class Federation:
         self.records.append(outcome.record)
         self.model = outcome.arrays or self.model
 
-    def polled(self, number: int, candidates: np.ndarray) -> dict[str, np.ndarray]:
+    def polled(self, number, candidates):
         norms = np.linalg.norm(self.moves, axis=1)
         all_of = {
             "loss": self.losses,
@@ -143,7 +142,7 @@ class Federation:
             reports["accepts"][invited] = 1.0 * (coins[invited] < rates)
         return reports
 
-    def reply(self, client: int) -> Reply:
+    def reply(self, client):
         if client in LIARS and self.lie.silent:
             return Reply(failure="no reply by the deadline")
         move = np.full(6, np.nan) if client in LIARS and self.lie.garbage else self.moves[client]
@@ -151,19 +150,19 @@ class Federation:
         return Reply({"w": self.model["w"] + move}, report)
 
 
-def gain(federation: Federation) -> float:
+def gain(federation):
     """Return how many times as often as an honest client a liar was drawn."""
     draws = federation.draws
     return float(draws[LIARS].mean() / draws[HONEST].mean())
 
 
-def noise(federation: Federation) -> float:
+def noise(federation):
     """Return two standard errors of a `gain` of 2, if draws are Poisson-distributed."""
     honest = federation.draws[HONEST].mean()
     return 2 * 2 / np.sqrt(2 * honest * LIARS.size)
 
 
-def cases() -> list[object]:
+def cases():
     """Pair each selector with lies: one selector of each family with all lies, the others with some."""
     whole = ("md", "adaptive-osmd", "avare", "forecast", "prac-delta", "rpow-d")
     lies = list(LIES)
@@ -286,7 +285,7 @@ def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
 
 
 @cache
-def liar_run(selector: str, partition: str, attack: str, seed: int, *, guarded: bool = True) -> liars.Played:
+def liar_run(selector, partition, attack, seed, *, guarded=True):
     defence = liars.Defence(guard="strict" if guarded else False)
     return liars.play(selector, partition, liars.ATTACKS[attack], defence, seed, 40)
 
@@ -379,7 +378,7 @@ def test_of_honest_minorities_the_default_rejects_nothing(partition: str) -> Non
     task = tasks.create("digits", partition=partition)
     data = task.federated_data(60, 4)
 
-    def play(guard: Level | Literal[False], rounds: int) -> Simulator:
+    def play(guard, rounds):
         simulator = Simulator(
             data,
             kernel_of(task),

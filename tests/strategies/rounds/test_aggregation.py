@@ -1,6 +1,5 @@
 import io
 from math import inf, nan, sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ from strategies.rounds.aggregation import _CHUNK, Model, UnusableError, Update
 LONG = 2 * _CHUNK + 17  # three chunks
 
 
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(5)
 
 
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "float32": {"w": rng().standard_normal((3, LONG), np.float32), "b": np.ones(3, np.float32)},
     "float64": {"w": rng().standard_normal(LONG)},
     "float16": {"w": rng().standard_normal(100).astype(np.float16)},
@@ -29,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(model: dict[str, Any], seed: int) -> dict[str, Any]:
+def trained(model, seed):
     draws = np.random.default_rng(seed)
     return {
         name: array ^ (draws.random(array.shape) < 0.5)
@@ -39,7 +38,7 @@ def trained(model: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def wide(arrays: dict[str, Any]) -> dict[str, Any]:
+def wide(arrays):
     return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
 
@@ -60,7 +59,7 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
         for u in updates
     ]
 
-    def norm(of: dict[str, Any]) -> float:
+    def norm(of):
         return sqrt(sum(float((array**2).sum()) for array in of.values()))
 
     step, lengths = model.nothing(), []
@@ -79,7 +78,6 @@ def test_the_sums_agree_with_the_formula(kind: str) -> None:
     assert model.distance(updates[1], folded, 0.3) == pytest.approx(distance, rel=1e-4)
     clipped = model.clipped(updates[1])
     moved = model.moved(folded, mean=baseline)
-    assert moved is not None
     assert moved.keys() == arrays.keys()
     for name, array in arrays.items():
         assert moved[name].dtype == array.dtype
@@ -104,7 +102,6 @@ def test_the_model_and_the_sent_arrays_are_not_changed() -> None:
     step = model.nothing()
     model.examine(Update(sent), step, 1.0)
     moved = model.moved(step)
-    assert moved is not None
     assert moved["w"].tolist() == [1, 1, 1]
     assert moved["w"].flags.writeable
 
@@ -140,8 +137,6 @@ def test_integers_stay_within_their_type(dtype: type) -> None:
     model = Model({"n": np.array([limits.max, limits.max // 2], dtype)})
     up = model.moved({"n": np.array([1e30, 0.4])})
     down = model.moved({"n": np.array([-1e30, -0.4])})
-    assert up is not None
-    assert down is not None
     assert int(up["n"][0]) == pytest.approx(limits.max, rel=1e-15)
     assert int(down["n"][0]) == limits.min
     if limits.max < 1e6:
@@ -163,7 +158,6 @@ def test_only_one_array_of_the_models_size_is_allocated() -> None:
     moved = model.moved(step)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert moved is not None
     assert moved["w"][0] == pytest.approx(4.5)
     assert peak < 1.1 * 4 * size
 
@@ -187,12 +181,12 @@ def test_arrays_are_encoded_as_flower_does_and_decoded_without_a_copy(kind: str)
             assert not decoded.flags.writeable
 
 
-def npy(array: Any, *, cut: int = 0) -> Array:
+def npy(array, *, cut=0):
     good = Array(array)
     return Array(good.dtype, good.shape, good.stype, good.data[: len(good.data) - cut])
 
 
-def object_array() -> Array:
+def object_array():
     from io import BytesIO
 
     file = BytesIO()
@@ -200,7 +194,7 @@ def object_array() -> Array:
     return Array("object", (2,), "numpy.ndarray", file.getvalue())
 
 
-def archive() -> Array:
+def archive():
     from io import BytesIO
 
     file = BytesIO()
@@ -245,7 +239,7 @@ def test_a_model_goes_into_a_record_and_back() -> None:
 
 def test_an_array_that_holds_its_ndarray_returns_it() -> None:
     class Kept(Array):
-        def numpy(self) -> Any:
+        def numpy(self):
             return kept
 
     kept = np.arange(3.0)

@@ -1,8 +1,7 @@
 """Buffered rounds on arrays: credits, weights, and the long-run shares of clients with different speeds."""
 
 import heapq
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 
 from strategies.options import Buffered, Faults
 from strategies.rounds.buffered.buffer import TRIES, Buffer
-from strategies.rounds.buffered.rebased import Rebased
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Opened
+from strategies.rounds.trained_clients import Rebased
 from strategies.selectors import Selection, available, create, selector_type
 
 NOBODY = np.empty(0, dtype=np.int64)
@@ -54,9 +53,8 @@ def simulated(
     )
     logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
     buffer = logic.buffer
-    assert buffer is not None
     weights, arrivals, stale = np.zeros(m), np.zeros(m), np.zeros(m)
-    flying: list[tuple[float, int, int]] = []
+    flying = []
     now, asked = 0.0, 0
     for number in range(1, rounds + 1):
         opened = logic.open(number)
@@ -172,15 +170,15 @@ def test_every_selector_keeps_all_places_busy(selector: str) -> None:
 # --- by hand ------------------------------------------------------------------------------------------------
 
 
-def opened(number: int = 1, among: int = 10, **more: Any) -> Opened:
+def opened(number=1, among=10, **more):
     return Opened(number, None, None, None, None, among, NOBODY, NOBODY, **more)
 
 
-def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
+def drawing(*draws):
     """Return selections that are written down; the weight of each client is 1/n of the budget n."""
     rest = list(draws)
 
-    def choose(now: Opened) -> Selection:
+    def choose(now):
         clients = rest.pop(0)
         assert now.budget is not None
         ones = np.ones(len(clients))
@@ -195,7 +193,7 @@ def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
     return choose
 
 
-def tenth(clients: np.ndarray) -> np.ndarray:
+def tenth(clients):
     """Each client has a tenth of the data."""
     return np.full(clients.size, 0.1)
 
@@ -256,9 +254,9 @@ def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end() -> None:
 def test_the_selector_sees_the_idle_clients() -> None:
     buffer = Buffer(Buffered(concurrency=3), 2)
     buffer.begin(1)
-    seen: list[Opened] = []
+    seen = []
 
-    def choose(now: Opened) -> Selection:
+    def choose(now):
         seen.append(now)
         return drawing([4])(now) if len(seen) == 1 else drawing([2, 6])(now)
 
@@ -312,7 +310,6 @@ def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: in
     made = create("md", clients, clients_per_round=1, seed=seed)
     logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
     buffer, flying, now = logic.buffer, [], 0.0
-    assert buffer is not None
     for number in range(1, 6):
         buffer.begin(number)
         while not buffer.is_full:
@@ -361,7 +358,6 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
         made, Faults(guard=False, silence=False), mode=Buffered(concurrency=3, size=2, staleness_power=0.5)
     )
     buffer = logic.buffer
-    assert buffer is not None
     arrays = {"w": np.zeros(2, np.float32)}
     buffer.begin(1)
     slow, *others = logic.fill(logic.open(1))
@@ -369,7 +365,6 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
         buffer.end(client, usable=True)
     replies = [Reply({"w": np.ones(2, np.float32)}) for _ in others]
     outcome = logic.finish(logic.gather(logic.open(1)), arrays, replies)
-    assert outcome.arrays is not None
     assert outcome.arrays["w"].tolist() == [1, 1]
     assert outcome.record.staleness.tolist() == [0, 0]
     assert outcome.record.in_flight == (slow,)

@@ -1,7 +1,5 @@
 """Updates that the server sees only as a sum: selection learns from norms that clients report."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAdam, FedMedian
@@ -14,7 +12,7 @@ from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
 from ...support.federations import config_of, model, reply, weights
-from ...support.toy_grid import Node, ToyGrid
+from ...support.toy_grid import ToyGrid
 from ..test_strategy import run
 
 SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
@@ -23,10 +21,10 @@ SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
 class Masks:
     """Pairwise masks of the clients that train in a round: one adds what another subtracts."""
 
-    def __init__(self) -> None:
-        self.training: list[int] = []
+    def __init__(self):
+        self.training = []
 
-    def of(self, client: int, number: int) -> np.ndarray:
+    def of(self, client, number):
         mask = np.zeros(2)
         for other in self.training:
             pair = np.random.default_rng([number, *sorted((client, other))]).normal(0, 100, 2)
@@ -55,11 +53,11 @@ def client(number, step, masks, silent=False):
 class MaskedGrid(ToyGrid):
     """Tells clients which others train, as a protocol for secure aggregation does."""
 
-    def __init__(self, nodes: dict[int, Node], masks: Masks) -> None:
+    def __init__(self, nodes, masks):
         super().__init__(nodes)
         self.masks = masks
 
-    def push_messages(self, messages: Any) -> list[str]:
+    def push_messages(self, messages):
         messages = list(messages)
         self.masks.training = [m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"]
         return super().push_messages(messages)
@@ -139,5 +137,4 @@ def test_the_record_has_the_weights_that_clients_were_sent() -> None:
     replies = [Reply({"w": np.array([weight * 3 * (i + 1)])}) for i, weight in enumerate(told)]
     outcome = rounds.finish(chosen, {"w": np.zeros(1)}, replies)
     assert outcome.record.weights.tolist() == told.tolist()
-    assert outcome.arrays is not None
     assert outcome.arrays["w"] == pytest.approx(told @ [1, 2, 3])

@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -66,7 +64,7 @@ def test_old_replies_fade() -> None:
     assert rates.rates([1])[0] > 0.8
 
 
-def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray, np.ndarray]:
+def simulate(rates, rounds, known):
     """Return the errors (rounds, 2) of corrected and of uncorrected aggregates, in rounds with replies.
 
     Clients answer with probability .95 (half of them) or .3, whose updates differ; ``known``: a long past.
@@ -134,7 +132,7 @@ def test_rates_go_on_bit_for_bit_from_their_state() -> None:
     assert one.rates(range(7)).tobytes() == other.rates(range(7)).tobytes()
 
 
-GOOD: dict[str, Any] = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [4.0, 3.0]}
+GOOD = {"asked": [3.0, 1.0], "answered": [2.0, 1.0], "totals": [4.0, 3.0]}
 
 
 @pytest.mark.parametrize(

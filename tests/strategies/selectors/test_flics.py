@@ -558,7 +558,7 @@ def test_quotas_are_biased_only_where_groups_are_scarce():
     assert selector.unbiased == "none"
 
 
-def weight_of_the_last_three(lone_groups: str, since: int, rounds: int = 60) -> tuple[float, float]:
+def weight_of_the_last_three(lone_groups, since, rounds=60):
     """Three of twenty clients, each a group of its own, stay away before round `since`.
 
     Return their share of all weights, and the largest weight of an update.

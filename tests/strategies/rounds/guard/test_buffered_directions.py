@@ -10,21 +10,21 @@ from strategies.rounds.guard.guard import Guard
 D = 64
 
 
-def turning(version: int) -> np.ndarray:
+def turning(version):
     """The direction (D,) of descent at the model of a round: it turns by a quarter in four rounds."""
     found = np.zeros(D)
     found[:2] = np.cos(version * np.pi / 8), np.sin(version * np.pi / 8)
     return found
 
 
-def noisy(rng: np.random.Generator, version: int, factor: float = 1.0) -> np.ndarray:
+def noisy(rng, version, factor=1.0):
     return factor * (turning(version) + 0.05 * rng.normal(size=D))
 
 
-def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dict[int, float]:
+def play(directions, rounds=24, lag=4):
     """Client 0 sends flipped updates of the newest model, the others true ones of an older model."""
     rng = np.random.default_rng(0)
-    found: dict[int, float] = {}
+    found = {}
     for number in range(1, rounds + 1):
         clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
         versions = np.array([number, number - lag, number - lag])

@@ -11,14 +11,14 @@ from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
 from strategies.rounds.guard.claimed_sizes import believed_sizes
 from strategies.rounds.guard.directions import Agreements
-from strategies.rounds.guard.guard import Guard, Judgement
+from strategies.rounds.guard.guard import Guard
 from strategies.rounds.guard.plausible_limits import Limits
 
 NAN, INF = math.nan, math.inf
 STRICT = GuardSettings(level="strict")
 
 
-def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None) -> Judgement:
+def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None):
     norms = np.asarray(norms, dtype=float)
     missing = np.full(norms.size, NAN)
     return guard.judge(

@@ -1,8 +1,5 @@
 """The limit of norms (level "sane"): garbage among honest clients of any spread, and honest outliers."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +10,6 @@ from strategies.numerics.robust import largest_supported
 from strategies.options import Faults, GuardSettings
 from strategies.rounds.guard.guard import Guard
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
 from strategies.selectors import available, create
 
@@ -48,16 +44,16 @@ def test_the_largest_value_beside_a_gap_is_the_limit() -> None:
     assert largest_supported(np.array([0.0, 10.1])) == 0.0
 
 
-def judge(guard: Guard, number: int, clients: np.ndarray, norms: np.ndarray) -> Any:
+def judge(guard, number, clients, norms):
     missing = np.full(norms.size, NAN)
     return guard.judge(number, clients, norms, missing, missing)
 
 
-def lognormal(sigma: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+def lognormal(sigma):
     return lambda rng, m: np.exp(sigma * rng.normal(size=m))
 
 
-def one_of(factor: float) -> Callable[[np.random.Generator, int], np.ndarray]:
+def one_of(factor):
     return lambda rng, m: np.where(np.arange(m) == rng.integers(m), factor, 1.0)
 
 
@@ -128,7 +124,7 @@ def test_the_sane_guard_leaves_losses_and_directions_alone_and_names_the_numbers
 
 # --- garbage among clients whose norms differ by factors of e^±3 --------------------------------------------
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "lipschitz-is": {"lipschitz": np.ones(M)},
     "flics": {"groups": np.arange(M) % 2},
     "naive-group": {"groups": np.arange(M) % 2},
@@ -141,7 +137,7 @@ SELECTORS = [name for name in available() if name != "personalised-osmd"]
 class Federation:
     """Least squares over clients whose features have different scales. Three of 20 clients send garbage."""
 
-    def __init__(self, name: str, seed: int, *, garbage: bool, guard: Any = "sane") -> None:
+    def __init__(self, name, seed, *, garbage, guard="sane"):
         rng = np.random.default_rng(seed)
         sizes = rng.choice([5, 20, 200], M, p=[0.6, 0.3, 0.1])
         self.optimum = rng.normal(size=D)
@@ -162,16 +158,16 @@ class Federation:
         )
         self.logic = RoundLogic(selector, Faults(guard=guard))
         self.model = np.zeros(D)
-        self.records: list[RoundRecord] = []
+        self.records = []
 
-    def trained(self, client: int) -> np.ndarray:
+    def trained(self, client):
         x, y = self.data[client]
         w = self.model.copy()
         for _ in range(3):
             w -= 0.02 * x.T @ (x @ w - y) / len(y)
         return w
 
-    def reply(self, client: int) -> Reply:
+    def reply(self, client):
         kind = self.garbage.get(client)
         if kind == "error":
             return Reply(failure="boom")
@@ -179,7 +175,7 @@ class Federation:
         x, y = self.data[client]
         return Reply({"w": w}, Report(train_loss=float(np.square(x @ self.model - y).mean())))
 
-    def polled(self, number: int, candidates: np.ndarray) -> dict[str, np.ndarray]:
+    def polled(self, number, candidates):
         selector = self.logic.selector
         norms = np.array([np.linalg.norm(self.trained(c) - self.model) for c in candidates.tolist()])
         norms[np.isin(candidates, [c for c, kind in self.garbage.items() if kind == "1e9"])] = 1e9
@@ -191,7 +187,7 @@ class Federation:
             reports["accepts"] = 1.0 * (coins < invitation.rates[invitation.versions, candidates % 2])
         return reports
 
-    def play(self, rounds: int = ROUNDS) -> float:
+    def play(self, rounds=ROUNDS):
         """Return the relative distance of the model from the optimum after the rounds."""
         for number in range(1, rounds + 1):
             opened = self.logic.open(number)
@@ -205,7 +201,7 @@ class Federation:
         return float(np.linalg.norm(self.model - self.optimum) / np.linalg.norm(self.optimum))
 
 
-def ends(name: str, seed: int) -> tuple[float, float, Federation]:
+def ends(name, seed):
     """Return where the model ends if the three clients send nothing, and if they send garbage."""
     absent = Federation(name, seed, garbage=True)
     absent.garbage = dict.fromkeys(absent.garbage, "error")
