@@ -1,12 +1,9 @@
 """The registry of benchmarks: every command is listed and runs, and bad options are refused first."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-import click.testing
 import pytest
 from typer.testing import CliRunner
 
@@ -33,12 +30,12 @@ COMMANDS = [
 ]
 
 
-def run(*arguments: object, **environment: str) -> click.testing.Result:
+def run(*arguments, **environment):
     return CliRunner().invoke(bench, [*map(str, arguments)], env={"COHORT_DATA": "", **environment})
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch):
     """Run the command's jobs and measurements in this process; the other tests start processes."""
     monkeypatch.setattr("benchmarks.fresh.call", lambda function, *given: function(*given))
     monkeypatch.setattr(
@@ -46,7 +43,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_help_lists_every_command_on_one_line() -> None:
+def test_the_help_lists_every_command_on_one_line():
     help_ = run("--help").stdout
     rows = [
         line.strip("│ ").split(maxsplit=1)
@@ -57,7 +54,7 @@ def test_the_help_lists_every_command_on_one_line() -> None:
     assert all(text.endswith(".") for _, text in rows)
 
 
-def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path):
     (tmp_path / "devices.json").write_text('{"a": {"computation": 0, "communication": 1}}')
     refused = run("time-to-accuracy", "--devices", tmp_path / "devices.json")
     assert refused.exit_code == 2
@@ -65,11 +62,11 @@ def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str) -> None:
+def test_every_command_has_help(name):
     assert run(name, "--help").exit_code == 0
 
 
-def test_aggregation_is_measured_in_a_process_of_its_own() -> None:
+def test_aggregation_is_measured_in_a_process_of_its_own():
     options = ("--replies", 2, "--parameters", 1e4, "--repeats", 1, "--selectors", "uniform", "--json")
     result = run("aggregation", *options)
     assert result.exit_code == 0, result.output
@@ -80,7 +77,7 @@ def test_aggregation_is_measured_in_a_process_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_selection_is_measured_cell_by_cell() -> None:
+def test_selection_is_measured_cell_by_cell():
     result = run("selection", "--sizes", "50,1e2", "--names", "textbook", "--seconds", 0, "--json")
     assert result.exit_code == 0, result.output
     cells = [json.loads(line) for line in result.stdout.splitlines()]
@@ -93,7 +90,7 @@ def test_selection_is_measured_cell_by_cell() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("path", ["simulator", "grid"])
-def test_each_part_of_a_round_is_measured(path: str) -> None:
+def test_each_part_of_a_round_is_measured(path):
     result = run("population", "--sizes", "300", "--path", path, "--rounds", 1, "--json")
     assert result.exit_code == 0, result.output
     (column,) = (json.loads(line) for line in result.stdout.splitlines())
@@ -104,7 +101,7 @@ def test_each_part_of_a_round_is_measured(path: str) -> None:
     assert sum(parts.values()) == pytest.approx(whole)
 
 
-def test_over_selection_takes_less_time_and_is_biased() -> None:
+def test_over_selection_takes_less_time_and_is_biased():
     result = run("over-selection", "--rounds", 40, "--seeds", 2, "--json")
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in result.stdout.splitlines()]
@@ -114,7 +111,7 @@ def test_over_selection_takes_less_time_and_is_biased() -> None:
     assert fast[0] < fast[3]
 
 
-def test_advice_is_measured_on_every_stream() -> None:
+def test_advice_is_measured_on_every_stream():
     result = run("advice", "--seeds", 1, "--rounds", 12, "--clients", 8, "--per-round", 2)
     assert result.exit_code == 0, result.output
     rows = [line for line in result.stdout.splitlines() if line.startswith("| ")]
@@ -128,10 +125,10 @@ def test_advice_is_measured_on_every_stream() -> None:
 # The papers' experiments.
 
 
-papers: Callable[..., click.testing.Result] = partial(run, "papers")
+papers = partial(run, "papers")
 
 
-def test_the_quick_form_writes_table_numbers_and_figure(tmp_path: Path) -> None:
+def test_the_quick_form_writes_table_numbers_and_figure(tmp_path):
     result = papers("osmd-f6", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert sorted(each.name for each in tmp_path.iterdir()) == ["quick"]
@@ -152,7 +149,7 @@ def test_the_quick_form_writes_table_numbers_and_figure(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: None) -> Path:
+def two(monkeypatch, tmp_path, here):
     """The command knows a toy, and one that needs data."""
     folder = tmp_path / "toys"
     folder.mkdir()
@@ -162,7 +159,7 @@ def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: None) -> Path:
     return folder
 
 
-def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -> None:
+def test_experiments_without_their_data_are_skipped(two, tmp_path):
     result = papers("--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "skipped, since number.txt is missing: needy; name its folder with --data or" in (result.stderr)
@@ -176,9 +173,7 @@ def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("here")
-def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(tmp_path, monkeypatch):
     known = {
         name: replace(experiment(tmp_path, seeds=1, gpu=gpu), name=name)
         for name, gpu in (("toy", False), ("large", True))
@@ -204,9 +199,7 @@ def test_experiments_for_a_gpu_run_without_one_only_if_they_are_named(
         (["toy", "--out", "/proc/nope"], "", "/proc/nope"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_runs(
-    two: Path, tmp_path: Path, arguments: list[str], data: str, message: str
-) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(two, tmp_path, arguments, data, message):
     result = papers("--out", tmp_path / "out", *arguments, COHORT_DATA=data)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -214,7 +207,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failed_seed_fails_the_command(two: Path, tmp_path: Path) -> None:
+def test_a_failed_seed_fails_the_command(two, tmp_path):
     (two / "fail-0").touch()
     result = papers("toy", "--out", tmp_path / "out")
     assert result.exit_code == 1
@@ -224,7 +217,7 @@ def test_a_failed_seed_fails_the_command(two: Path, tmp_path: Path) -> None:
     assert papers("toy", "--out", tmp_path / "out").exit_code == 0
 
 
-def test_the_experiments_are_listed() -> None:
+def test_the_experiments_are_listed():
     for command, known in (("papers", EXPERIMENTS), ("selectors", SELECTION)):
         result = run(command, "--list")
         assert result.exit_code == 0
@@ -252,7 +245,7 @@ def test_the_experiments_are_listed() -> None:
         (("devices", "--megabytes", "-1"), "'--megabytes': -1.0 is not in the range x>0"),
     ],
 )
-def test_bad_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_bad_options_are_refused(arguments, message):
     refused = run(*arguments)
     assert refused.exit_code == 2
     assert message in " ".join(refused.output.replace("│", "").split())

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from .faults import episode
 from .federations import ENGINES
-from .nemesis import Nemesis, Report
+from .nemesis import Nemesis
 
 BOUND = 15.0  # s
 
 
-def main() -> int:
+def main():
     """Run the nemesis; return 0 if nothing was violated, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the schedule (default: a new one)")
@@ -60,7 +60,7 @@ def main() -> int:
     return int(bool(report.violations))
 
 
-def tell(report: Report) -> str:
+def tell(report):
     """Return a report as text, with the command that replays the schedule."""
     lines = []
     if report.verdict is not None:

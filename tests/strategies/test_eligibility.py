@@ -60,7 +60,7 @@ SIZES = dict(zip(NAMES, (50, 10, 20, 30, 40), strict=True))
         ("share=nan", "a", {"share": "nan"}, True),
     ],
 )
-def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bool) -> None:
+def test_conditions(text, name, properties, admits):
     conditions = Eligibility.parse(text)
     assert conditions.admits(name, properties) == admits
     assert Eligibility.parse(str(conditions)) == conditions
@@ -84,7 +84,7 @@ def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bo
         (lambda: Overrides(properties={"a": {"b": object()}}), r"overrides.properties\['a'\]\['b'\] = .*"),
     ],
 )
-def test_wrong_conditions_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_wrong_conditions_are_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 
@@ -112,7 +112,7 @@ def play(grid, rounds, selector="uniform", **options):
 
 
 @pytest.mark.parametrize("selector", ["uniform", "forecast"])
-def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector: str) -> None:
+def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector):
     """The mean weight of each client is its share of the eligible data, within 4.5 standard errors.
 
     By chance, one of the four means is further off with a probability below 3e-5.
@@ -133,20 +133,20 @@ def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector: str) -> N
 
 
 @pytest.mark.parametrize("condition", ["group=1", Eligibility(properties={"group": 1})])
-def test_a_group_whose_name_is_a_number_is_found(condition: str | Eligibility) -> None:
+def test_a_group_whose_name_is_a_number_is_found(condition):
     grid = ToyGrid({n: site(name, group=str(n % 2)) for n, name in enumerate(NAMES)})
     records, _ = play(grid, 5, eligible=condition)
     assert {client for record in records for client in record.selection.clients.tolist()} == {1, 3}
     assert records[0].eligible == "group=1"
 
 
-def test_others_get_neither_polls_nor_evaluations_nor_training() -> None:
+def test_others_get_neither_polls_nor_evaluations_nor_training():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     play(grid, 3, eligible="site-*", server_strategy=FedAvg(fraction_evaluate=1.0))
     assert {m.metadata.message_type for m in grid.sent if m.metadata.dst_node_id == 10} == {STATUS}
 
 
-def test_a_property_may_change_between_rounds() -> None:
+def test_a_property_may_change_between_rounds():
     """Clients that are not charging are asked again before each round."""
     charging = dict.fromkeys(NAMES, False) | {"site-0": True}
     grid = ToyGrid({
@@ -166,7 +166,7 @@ def test_a_property_may_change_between_rounds() -> None:
     assert selected[2] == ["site-2"]
 
 
-def test_conditions_may_depend_on_the_round() -> None:
+def test_conditions_may_depend_on_the_round():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     records, _ = play(grid, 4, eligible=lambda round: "site-[01]" if round % 2 else "site-[23]")
     found = [set(record.selection.clients.tolist()) for record in records]
@@ -175,27 +175,27 @@ def test_conditions_may_depend_on_the_round() -> None:
     assert [record.eligible for record in records[:2]] == ["site-[01]", "site-[23]"]
 
 
-def test_declared_properties_take_precedence() -> None:
+def test_declared_properties_take_precedence():
     grid = ToyGrid({n: site(name, lambda: {"tags": ["eu"]}) for n, name in enumerate(NAMES, 10)})
     declared = {name: {"tags": ["us"]} for name in NAMES[2:]}
     records, _ = play(grid, 5, eligible="tag:eu", overrides=Overrides(properties=declared))
     assert {client for record in records for client in record.selection.clients.tolist()} == {0, 1}
 
 
-def test_a_pattern_that_matches_nobody_ends_the_run_at_once() -> None:
+def test_a_pattern_that_matches_nobody_ends_the_run_at_once():
     grid = ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)})
     with pytest.raises(NotEnoughClientsError, match=r"eligible = 'ward-\*': no client has a name that"):
         play(grid, 1, eligible="ward-*", deadlines=Deadlines(absence=1e9))
 
 
-def test_without_an_eligible_client_a_round_waits_until_its_deadline() -> None:
+def test_without_an_eligible_client_a_round_waits_until_its_deadline():
     grid = ToyGrid({n: site(name, lambda: {"charging": False}) for n, name in enumerate(NAMES, 10)})
     match = r"the quorum is 1, and 0 clients are available and eligible \(charging=true\) after 1 s"
     with pytest.raises(NotEnoughClientsError, match=match):
         play(grid, 1, eligible="charging=true")
 
 
-def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog):
     logging.getLogger("flwr").addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger="flwr"):
         play(ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)}), 3, eligible="site-*")
@@ -207,7 +207,7 @@ def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCapt
     )
 
 
-def test_odd_properties_are_left_out() -> None:
+def test_odd_properties_are_left_out():
     good = Report(client_id="a", properties={"tags": ["x"], "level": 3, "share": 0.5, "charging": True})
     assert read_report(write_report(good)) == good
     for odd in ({"a": float("nan")}, {"a\x1b": 1}, {"a": "x" * 200}, {str(n): n for n in range(40)}):

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord
 from strategies.options import Deadlines, Faults
 
 from ..support.federations import play as play_on
@@ -53,12 +52,12 @@ def client(name, size, norm, loss, seconds_off):
 
 
 def play(
-    selector: str,
-    clients: list[tuple[int, float, float, int]],
-    seconds: list[float],
-    seed: int,
-    **options: Any,
-) -> tuple[np.ndarray, list[RoundRecord]]:
+    selector,
+    clients,
+    seconds,
+    seed,
+    **options,
+):
     """Run seven rounds; return the model and the records."""
     speed = {}
     grid = InProcessGrid(latency=lambda message: speed[message.metadata.dst_node_id])
@@ -90,9 +89,7 @@ def federations(draw):
 @pytest.mark.parametrize("selector", SELECTORS)
 @settings(max_examples=5)
 @given(federations(), st.integers(0, 1000))
-def test_the_defaults_change_nothing(
-    selector: str, federation: tuple[list[tuple[int, float, float, int]], list[float]], seed: int
-) -> None:
+def test_the_defaults_change_nothing(selector, federation, seed):
     clients, seconds = federation
     model, records = play(selector, clients, seconds, seed)
     plain, expected = play(selector, clients, seconds, seed, **UNPROTECTED)

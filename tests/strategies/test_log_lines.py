@@ -52,14 +52,14 @@ def lines_of(caplog, name_of_loss="train_loss"):
     return [line.strip("\t└─> ") for line in dict.fromkeys(caplog.messages)]
 
 
-def test_each_line_of_metrics_says_whose_they_are(caplog: Any) -> None:
+def test_each_line_of_metrics_says_whose_they_are(caplog):
     lines = lines_of(caplog)
     assert "clients, training: train_loss 2.346, num-clients 2" in lines
     assert "clients, evaluation: eval_loss 1.5, per-class [0.5, 0.3333]" in lines
     assert "server, evaluation: loss 0.5" in lines
 
 
-def test_the_end_names_the_newest_metrics_only(caplog: Any) -> None:
+def test_the_end_names_the_newest_metrics_only(caplog):
     lines = lines_of(caplog)
     assert lines[lines.index("Finished after round 2 of 2") + 1 :] == [
         "clients, training, round 2: train_loss 2.346, num-clients 2",
@@ -68,7 +68,7 @@ def test_the_end_names_the_newest_metrics_only(caplog: Any) -> None:
     ]
 
 
-def test_the_counts_of_the_server_strategy_are_left_out(caplog: Any) -> None:
+def test_the_counts_of_the_server_strategy_are_left_out(caplog):
     assert not [line for line in lines_of(caplog) if "Sampled" in line or "Received" in line]
     with caplog.at_level(logging.INFO, logger="flwr"):
         logging.getLogger("flwr").addHandler(caplog.handler)
@@ -77,5 +77,5 @@ def test_the_counts_of_the_server_strategy_are_left_out(caplog: Any) -> None:
     assert "configure_train: Sampled 1 nodes (out of 1)" in caplog.messages  # other strategies keep theirs
 
 
-def test_a_loss_with_the_name_of_cohort_is_listed_once(caplog: Any) -> None:
+def test_a_loss_with_the_name_of_cohort_is_listed_once(caplog):
     assert "clients, training: train-loss 2.346, num-clients 2" in lines_of(caplog, "train-loss")

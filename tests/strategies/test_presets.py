@@ -2,7 +2,6 @@
 
 import doctest
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def run(kind, rounds=3, nodes=6, **settings):
     ).records
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run():
     result = doctest.testmod(strategies.presets)
     assert result.failed == 0
     assert result.attempted >= 10
@@ -58,9 +57,7 @@ def test_the_examples_run() -> None:
         (Flics, ("flics", "flics-private")),
     ],
 )
-def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
-    kind: type[SelectionStrategy], selectors: tuple[str, ...]
-) -> None:
+def test_every_setting_of_the_selector_is_a_parameter_with_its_default(kind, selectors):
     parameters = signature(kind).parameters
     assert set(Options.__annotations__) == set(signature(SelectionStrategy).parameters) - {
         *("selector", "unknown", "clients_per_round", "selector_settings")
@@ -72,7 +69,7 @@ def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
             assert parameters[name].default in (setting.default, None), name
 
 
-def test_flics_takes_groups_by_name_in_all_settings() -> None:
+def test_flics_takes_groups_by_name_in_all_settings():
     strategy = Flics(
         2,
         groups={"a": "night"},
@@ -90,13 +87,13 @@ def test_flics_takes_groups_by_name_in_all_settings() -> None:
     assert Flics(2, energy_budgets=6.0).selector_settings == {"energy_budgets": 6.0}
 
 
-def test_delta_takes_the_constants_of_the_paper() -> None:
+def test_delta_takes_the_constants_of_the_paper():
     strategy = Delta(2, smoothness=2.0, global_learning_rate=1.0, local_learning_rate=0.1)
     assert strategy.selector_settings["local_learning_rate"] == strategy.local_learning_rate == 0.1
 
 
 @pytest.mark.parametrize("kind", [AdaptiveOSMD, Forecast])
-def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
+def test_the_unbiased_ones_find_the_large_updates(kind):
     settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
     records = run(kind, rounds=40, clients_per_round=2, **settings)
     assert len(records) == 40
@@ -104,7 +101,7 @@ def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy])
     assert (drawn >= 3).sum() > 1.5 * (drawn < 3).sum()
 
 
-def test_delta_asks_for_variances_and_learns_from_them() -> None:
+def test_delta_asks_for_variances_and_learns_from_them():
     records = run(Delta, clients_per_round=3, local_steps=5, design="systematic")
     for record in records:
         assert record.selection.clients.size == 3
@@ -114,19 +111,19 @@ def test_delta_asks_for_variances_and_learns_from_them() -> None:
 
 
 @pytest.mark.parametrize("variant", ["pow-d", "cpow-d", "adapow-d"])
-def test_power_of_choice_takes_the_largest_losses(variant: Any) -> None:
+def test_power_of_choice_takes_the_largest_losses(variant):
     records = run(PowerOfChoice, rounds=4, clients_per_round=2, variant=variant, num_candidates=6)
     # adapow-d has shrunk to d = K at half of the rounds.
     for record in records[:1] if variant == "adapow-d" else records:
         assert sorted(record.selection.clients) == [4, 5]
 
 
-def test_rpow_d_polls_no_client() -> None:
+def test_rpow_d_polls_no_client():
     records = run(PowerOfChoice, rounds=12, clients_per_round=2, variant="rpow-d", num_candidates=6)
     assert sorted(records[-1].selection.clients) == [4, 5]
 
 
-def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> None:
+def test_flics_takes_groups_from_the_operator_and_else_from_the_clients():
     reported = {f"group_{n}": "night" if n <= 4 else "day" for n in range(1, 7)}
     records = run(Flics, rounds=30, clients_per_round=2, group_shares={"day": 1, "night": 1}, **reported)
     took_part = np.concatenate([record.selection.clients for record in records])
@@ -144,7 +141,7 @@ def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> Non
     assert (took_part == 0).mean() == pytest.approx(0.5, abs=0.15)
 
 
-def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> None:
+def test_flics_takes_energies_from_the_operator_and_else_from_the_clients():
     """A client may not claim so much that its group never takes part; what nobody knows is the median."""
     claimed = (2.0, 3.0, 1e11, None, 0.0, 5.0)
     nodes = {n: client(n, "ab"[n % 2], energy) for n, energy in enumerate(claimed, 1)}
@@ -162,7 +159,7 @@ def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> N
     assert energies[3] == np.median(np.delete(energies, 3))
 
 
-def test_flics_without_groups_takes_each_client_for_one() -> None:
+def test_flics_without_groups_takes_each_client_for_one():
     records = run(Flics, rounds=30, clients_per_round=2)
     took_part = np.bincount(np.concatenate([record.selection.clients for record in records]), minlength=6)
     assert took_part.min() >= 5
@@ -171,7 +168,7 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),  # type: ignore[arg-type]
+        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),
         (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
         (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
         (lambda: Delta(2, alpha_1=0, alpha_2=0), "must not both be 0"),
@@ -191,6 +188,6 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
     ],
 )
-def test_a_wrong_setting_is_refused_at_construction(make: Any, message: str) -> None:
+def test_a_wrong_setting_is_refused_at_construction(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()

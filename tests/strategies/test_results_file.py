@@ -33,9 +33,7 @@ def found(path):
     )
 )
 @settings(max_examples=25)
-def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(
-    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, bytes]]
-) -> None:
+def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("run")
     folder, round = CheckpointFolder(path), 0
     usable = 0  # checkpoints: with none, a resume is refused
@@ -63,7 +61,7 @@ def test_whatever_happens_a_checkpoint_has_the_results_of_its_rounds(
         ]
 
 
-def test_results_are_appended_and_nothing_is_written_twice(tmp_path: Path) -> None:
+def test_results_are_appended_and_nothing_is_written_twice(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in range(1, 6):
         save(folder, round, ["loss", round, {"loss": 1 / round, "n": None}])
@@ -72,7 +70,7 @@ def test_results_are_appended_and_nothing_is_written_twice(tmp_path: Path) -> No
     assert [line[1] for line in found(tmp_path).results] == [1, 2, 3, 4, 5]
 
 
-def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in range(1, 6):
         save(folder, round, f"round {round}")
@@ -86,7 +84,7 @@ def test_an_earlier_checkpoint_that_was_kept_has_only_its_own_results(tmp_path: 
     assert found(tmp_path).results == ["round 1", "round 2", "round 3", "round 4, once more"]
 
 
-def test_a_torn_tail_is_cut_by_the_next_save(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_by_the_next_save(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1, "round 1")
     folder.release()
@@ -111,7 +109,7 @@ def test_a_torn_tail_is_cut_by_the_next_save(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path: Path, damage: Any, why: str) -> None:
+def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path, damage, why):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2, 3):
         save(folder, round, f"round {round}")
@@ -123,7 +121,7 @@ def test_a_checkpoint_whose_results_are_damaged_is_refused(tmp_path: Path, damag
     assert told == [f"{tmp_path}/round-00000003.npz: refused: {why}; the one before is used"]
 
 
-def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_path: Path) -> None:
+def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2, 3):
         save(folder, round, f"round {round}")
@@ -142,7 +140,7 @@ def test_without_its_results_a_run_continues_if_a_person_removes_the_file(tmp_pa
     assert found(tmp_path).results == ["round 4"]
 
 
-def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zeros(tmp_path: Path) -> None:
+def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zeros(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for round in (1, 2):
         save(folder, round, f"round {round}")
@@ -151,7 +149,7 @@ def test_a_file_that_was_shortened_while_the_run_goes_on_is_not_filled_with_zero
     assert (found(tmp_path).round, found(tmp_path).results) == (3, ["round 3"])
 
 
-def test_saving_costs_the_same_after_many_rounds(tmp_path: Path) -> None:
+def test_saving_costs_the_same_after_many_rounds(tmp_path):
     """674 ms after 1e5 rounds, when all results were written anew; now it is that of round 1."""
     folder = CheckpointFolder(tmp_path)
     line = ["evaluate_metrics_serverapp", 1, {"loss": 0.123456789, "accuracy": 0.987654321}]

@@ -1,11 +1,9 @@
 """Answers of clients that are functions, and runs of the strategy over them."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from strategies import RoundRecord, SelectionStrategy
@@ -14,20 +12,20 @@ from strategies.flower.messages import write_report
 from strategies.options import Polling
 
 
-def model(*values: float) -> ArrayRecord:
+def model(*values):
     return ArrayRecord({"w": Array(np.array(values, np.float32))})
 
 
-def weights(message: Message) -> np.ndarray:
+def weights(message):
     """Return the model in a message."""
     return next(iter(message.content.array_records.values()))["w"].numpy()
 
 
-def config_of(message: Message) -> Any:
+def config_of(message):
     return message.content.config_records["config"]
 
 
-def reply(message: Message, w: np.ndarray | None = None, **report: Any) -> Message:
+def reply(message, w=None, **report):
     """Return a reply with a report and, if given, a model."""
     content = write_report(Report(**report))
     if w is not None:
@@ -43,15 +41,17 @@ class Played(NamedTuple):
 
 
 def play(
-    grid: Grid,
-    selector: str | type[SelectionStrategy] = "uniform",
-    rounds: int = 1,
-    start: ArrayRecord | None = None,
-    given: Mapping[str, Any] = {},
-    **options: Any,
-) -> Played:
+    grid,
+    selector="uniform",
+    rounds=1,
+    start=None,
+    given=None,
+    **options,
+):
     """Run a strategy of a selector, or of a class; ``given`` are further arguments of `start`."""
-    records: list[RoundRecord] = []
+    if given is None:
+        given = {}
+    records = []
     make = {"selector": selector} if isinstance(selector, str) else {}
     strategy = (SelectionStrategy if make else selector)(**{
         "clients_per_round": 2, "polling": Polling(ask_status=True, interval=1), "on_round": records.append,

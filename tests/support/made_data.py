@@ -1,8 +1,5 @@
 """Made-up data sets in the files of the real ones: noise around a pattern for each class."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from tasks import datasets
@@ -11,15 +8,13 @@ HIGHEST = {"pixels": (200, 56), "characters": (79, 2), "vectors": (200, 56)}
 """Encoding -> the numbers of a pattern and of the noise are below these."""
 
 
-def made(
-    folder: Path, name: str, train: int = 240, test: int = 100, users: int = 0, classes: int = 0
-) -> Path:
+def made(folder, name, train=240, test=100, users=0, classes=0):
     """Write NAME.npz with as many samples, users (0: none) and classes (0: those of the data set)."""
     rng, description = np.random.default_rng(0), datasets.DESCRIPTIONS[name]
     classes = classes or min(description.num_classes, train)
     of_pattern, of_noise = HIGHEST[description.encoding]
     patterns = rng.integers(0, of_pattern, (classes, *description.shape))
-    arrays: dict[str, Any] = {}
+    arrays = {}
     for half, size in (("train", train), ("test", test)):
         labels = np.arange(size) % classes
         inputs = patterns[labels] + rng.integers(0, of_noise, (size, *description.shape))

@@ -1,16 +1,14 @@
 """The synthetic problem of the OSMD paper's appendix F, as a test of a selector."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from benchmarks.experiments.osmd.least_squares import Trial, train, unlike_clients
-from strategies.selectors import Selector, create
+from strategies.selectors import create
 
 M, K, ROUNDS = 100, 5, 1000
 
 
-def relative_regret(make: Callable[[np.ndarray, int], Selector], sigma: float, seed: int) -> float:
+def relative_regret(make, sigma, seed):
     """Return the cumulative regret of a selector over that of uniform sampling, after 1000 rounds.
 
     ``make`` gets the norms of all clients' mini-batch gradients before training (M,), and the seed.

@@ -1,7 +1,6 @@
 """ResNet-18 on a few pictures: it is large, so each test takes few samples and steps."""
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,13 @@ from tests.support.made_data import made
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> tasks.Task:
+def task(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cifar")
     made(folder, "cifar100", 12, 4, classes=4)
     return tasks.create("cifar100", partition="balanced", data_dir=str(folder))
 
 
-def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
+def test_it_is_resnet_18_with_group_norm(task):
     """Convolutions of He et al. 2016, table 1, the first of 3 x 3; two numbers per channel of a norm."""
     assert isinstance(task, Network)
     arrays = task.initial_arrays(1)
@@ -41,10 +40,10 @@ def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) -> None:
+def test_it_learns_and_the_batched_simulation_trains_it_alike(task):
     data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
     plan = Plan(3, 1, 0.005, batch_size=3, steps=3)
-    kernel: Any = kernel_of(task, "cpu")
+    kernel = kernel_of(task, "cpu")
     assert isinstance(kernel, Torch)
     clients = np.array([2])
     ours, theirs = kernel.train(arrays, data, clients, plan), Loop(task).train(arrays, data, clients, plan)
@@ -56,7 +55,7 @@ def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task) -> None:
+def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task):
     data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
     plan, clients = Plan(3, 1, 0.005, batch_size=3, steps=3), np.array([0, 2])
     cpu, gpu, again = (
@@ -74,16 +73,16 @@ def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-def test_grey_images_of_another_size_fit() -> None:
+def test_grey_images_of_another_size_fit():
     from tasks.models.resnet import ResNet18
 
     network = ResNet18("mnist")
-    kernel: Any = kernel_of(network, "cpu")
+    kernel = kernel_of(network, "cpu")
     kernel.check(federate(Dataset(np.zeros((1, 784), np.float32), np.zeros(1, np.int64)), [np.array([0])]))
     assert network.initial_arrays(0)["1.weight"].shape == (64, 1, 3, 3)
 
 
-def test_data_without_images_are_refused() -> None:
+def test_data_without_images_are_refused():
     from tasks.models.resnet import ResNet18
 
     with pytest.raises(ValueError, match=r"^data set = 'sent140': must have images for ResNet-18$"):

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.experiments import EXPERIMENTS
 
-SHORT: dict[str, dict[str, object]] = {
+SHORT = {
     **{name: {"num_rounds": 12} for name in EXPERIMENTS if name.startswith("osmd-") and "-g" not in name[:6]},
     "osmd-gradient": {"num_rounds": 20},
     "osmd-fedavg": {"num_rounds": 20},
@@ -34,7 +34,7 @@ SLOW = ("osmd-gradient", "osmd-fedavg")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SHORT])
-def test_an_experiment_is_a_function_of_its_seed(name: str) -> None:
+def test_an_experiment_is_a_function_of_its_seed(name):
     experiment = EXPERIMENTS[name]
     one, again, other = (experiment.run(seed, **SHORT[name]) for seed in (3, 3, 4))
     assert repr(one.cells) == repr(again.cells)  # NaN = NaN: a threshold that is not reached

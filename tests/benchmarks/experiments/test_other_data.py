@@ -11,7 +11,6 @@ import pytest
 from benchmarks.experiments.delta import other_data as delta
 from benchmarks.experiments.flics import cifar_100
 from benchmarks.experiments.power_of_choice import other_data as poc
-from benchmarks.experiments.report import Experiment, Outcome
 from tasks import datasets
 from tests.support.made_data import made
 
@@ -21,11 +20,11 @@ POC = {each.name: each for each in poc.EXPERIMENTS}
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path):
     return partial(made, tmp_path)
 
 
-def check(outcome: Outcome) -> None:
+def check(outcome):
     """All numbers are percents, or differences of percents."""
     assert outcome.cells
     for (_, column), figure in outcome.cells.items():
@@ -37,7 +36,7 @@ def check(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("experiment", [*DELTA.values(), *POC.values(), *cifar_100.EXPERIMENTS])
-def test_an_experiment_names_a_data_set_that_can_be_written(experiment: Experiment) -> None:
+def test_an_experiment_names_a_data_set_that_can_be_written(experiment):
     assert experiment.data.removesuffix(".npz") in datasets.DESCRIPTIONS
     assert experiment.name.startswith(("delta-", "poc-", "flics-"))
     assert ("no results of ours" in " ".join(experiment.text.about.split())) == (
@@ -46,8 +45,8 @@ def test_an_experiment_names_a_data_set_that_can_be_written(experiment: Experime
 
 
 @pytest.mark.slow
-def test_deltas_table_on_fashion_mnist(make: Make) -> None:
-    keywords = dict(DELTA["delta-table-3-fashion-mnist"].run.keywords)  # type: ignore[attr-defined]
+def test_deltas_table_on_fashion_mnist(make):
+    keywords = dict(DELTA["delta-table-3-fashion-mnist"].run.keywords)
     assert keywords["federations"].keys() == {"plain", "momentum", "proximal"}
     proximal = replace(keywords["federations"]["proximal"], num_clients=12, common_threshold=0.0)
     keywords["federations"] = {"proximal": proximal}
@@ -60,7 +59,7 @@ def test_deltas_table_on_fashion_mnist(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_deltas_figure_on_femnist_has_a_writer_per_client(make: Make) -> None:
+def test_deltas_figure_on_femnist_has_a_writer_per_client(make):
     federation = replace(delta.USERS, num_clients=5)
     file = make("femnist", users=8)
     halves = datasets.load("femnist", str(file))
@@ -82,8 +81,8 @@ def test_deltas_figure_on_femnist_has_a_writer_per_client(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["poc-cifar10", "poc-emnist-d", "poc-emnist"])
-def test_power_of_choice_on_images(name: str, make: Make) -> None:
-    keywords = dict(POC[name].run.keywords)  # type: ignore[attr-defined]
+def test_power_of_choice_on_images(name, make):
+    keywords = dict(POC[name].run.keywords)
     assert keywords["setting"].num_clients in (100, 500)
     keywords["setting"] = replace(keywords["setting"], num_clients=20, batch_size=4)
     keywords["trials"] = tuple(
@@ -98,7 +97,7 @@ def test_power_of_choice_on_images(name: str, make: Make) -> None:
     assert any("afl" in row for row, _ in outcome.cells)
 
 
-def test_power_of_choice_on_sent140_has_an_account_per_client(make: Make) -> None:
+def test_power_of_choice_on_sent140_has_an_account_per_client(make):
     file = make("sent140", train=25 * 12, users=12)  # and 8 or 9 in the test half
     setting = replace(poc.SENT140, num_clients=10, local_steps=4)
     data, test = poc.split(setting, file, 1, None)
@@ -119,22 +118,22 @@ def test_power_of_choice_on_sent140_has_an_account_per_client(make: Make) -> Non
         poc.split(replace(setting, num_clients=13), file, 1, None)
 
 
-def test_power_of_choice_on_sent140_needs_the_accounts(make: Make) -> None:
+def test_power_of_choice_on_sent140_needs_the_accounts(make):
     with pytest.raises(ValueError, match="must have users_train and users_test"):
         poc.split(poc.SENT140, make("sent140"), 1, None)
 
 
-def test_a_candidate_of_cpow_d_evaluates_as_many_samples_as_a_mini_batch_has() -> None:
+def test_a_candidate_of_cpow_d_evaluates_as_many_samples_as_a_mini_batch_has():
     found = {}
     for name, experiment in POC.items():
-        keywords = experiment.run.keywords  # type: ignore[attr-defined]
+        keywords = experiment.run.keywords
         for trial in keywords["trials"]:
             if trial.selector == "cpow-d":
                 found[name] = trial.settings["batch_size"], keywords["setting"].batch_size
     assert found == {"poc-cifar10": (128, 128), "poc-sent140": (32, 32), "poc-emnist": (64, 64)}
 
 
-def test_power_of_choice_splits_all_samples_once(make: Make) -> None:
+def test_power_of_choice_splits_all_samples_once(make):
     setting = replace(poc.EMNIST, num_clients=5)
     data, test = poc.split(setting, make("emnist"), 1, 0.3)
     assert data.sizes().sum() == 340 * 80 // 100
@@ -144,7 +143,7 @@ def test_power_of_choice_splits_all_samples_once(make: Make) -> None:
     assert [setting.learning_rate(round) for round in (1, 300, 301)] == [0.005, 0.005, 0.0025]
 
 
-def test_coarse_labels_are_those_of_cifar_100() -> None:
+def test_coarse_labels_are_those_of_cifar_100():
     coarse = cifar_100.coarse_labels()
     assert np.bincount(coarse).tolist() == [5] * 20
     # The first are apple, aquarium_fish, baby, bear and beaver; the last are wolf, woman and worm.
@@ -152,7 +151,7 @@ def test_coarse_labels_are_those_of_cifar_100() -> None:
     assert coarse[-3:].tolist() == [8, 14, 13]
 
 
-def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch):
     labels = np.random.default_rng(0).permutation(np.arange(50_000) % 100)
     parts, groups, mixtures = cifar_100.distribute(labels, 400, 2)
     assert {len(part) for part in parts} == {100}
@@ -167,7 +166,7 @@ def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_flics_on_cifar_100(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flics_on_cifar_100(make, monkeypatch):
     monkeypatch.setattr(cifar_100, "SAMPLES", 5)
     monkeypatch.setattr(cifar_100, "PROCESSES", {"Poisson": ("poisson", 1.0)})
     monkeypatch.setattr(cifar_100, "TRIALS", {"FLICS-ADAM": ("flics", True)})

@@ -1,13 +1,12 @@
 """The benchmark of real tasks, on a little made data in the same files."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.experiments import real_tasks
-from benchmarks.experiments.real_tasks import METHODS, SETTINGS, Setting, federation_of, run
+from benchmarks.experiments.real_tasks import METHODS, SETTINGS, federation_of, run
 from simulation.response_times import ResponseTimes
 from tests.support.made_data import made
 
@@ -15,15 +14,15 @@ SIZES = np.array([50, 10, 40, 20, 30])
 
 
 @pytest.fixture
-def mnist(tmp_path: Path) -> Path:
+def mnist(tmp_path):
     return made(tmp_path, "mnist", 600, users=15)
 
 
-def small(name: str, **changes: object) -> Setting:
-    return replace(SETTINGS[name], **{"num_clients": 15, "num_rounds": 10, **changes})  # type: ignore[arg-type]
+def small(name, **changes):
+    return replace(SETTINGS[name], **{"num_clients": 15, "num_rounds": 10, **changes})
 
 
-def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist: Path) -> None:
+def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist):
     setting = small("real-mnist", partition="dirichlet:1", best=1.0)
     one, again = (run(3, mnist, setting=setting) for _ in range(2))
     assert repr(one) == repr(again)
@@ -45,13 +44,13 @@ def test_every_method_gets_all_numbers_and_a_seed_decides_them(mnist: Path) -> N
     assert all(curve.x.tolist() == [6, 8, 10] for curve in one.curves[""].values())
 
 
-def test_a_round_waits_for_its_slowest_client() -> None:
+def test_a_round_waits_for_its_slowest_client():
     times = ResponseTimes(5, jitter=0, sigma=0, median=1, work=[3, 1, 4, 1, 5])
     cohorts = [np.array([0, 1]), np.array([3]), np.array([4, 2, 1])]
     assert real_tasks.elapsed(cohorts, times).tolist() == [3, 4, 9]
 
 
-def test_devices_differ_only_in_who_is_slow() -> None:
+def test_devices_differ_only_in_who_is_slow():
     typical = {name: real_tasks.times_of(SIZES, sign, 7).typical for name, sign in real_tasks.SPEEDS.items()}
     for seconds in typical.values():
         assert np.array_equal(np.sort(seconds), np.sort(typical["any"]))
@@ -60,7 +59,7 @@ def test_devices_differ_only_in_who_is_slow() -> None:
 
 
 @pytest.mark.parametrize("name", ["real-cifar-.1", "real-shakespeare"])
-def test_the_other_tasks_train_in_the_quick_form(name: str, tmp_path: Path) -> None:
+def test_the_other_tasks_train_in_the_quick_form(name, tmp_path):
     setting = small(name) if "shakespeare" in name else small(name, partition="dirichlet:1")
     setting = replace(setting, num_rounds=60)  # 6 in the quick form
     path = made(tmp_path, setting.task, 600, users=15, classes=10)

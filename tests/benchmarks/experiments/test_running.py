@@ -6,38 +6,36 @@ import math
 import pickle
 from functools import partial
 from inspect import signature
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from benchmarks.experiments import EXPERIMENTS, SELECTION, report, running
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, Report, table
+from benchmarks.experiments.report import Curve, Experiment, Outcome, table
 from benchmarks.experiments.running import Job, as_values, outcome_of, plan, quick_form, run_all
 from deploy.sweeps.jobs import finish, finished
 from tests.support.toy_experiments import experiment, seeds_run, toy, toy_with_data
 
 
 @pytest.fixture(autouse=True)
-def code(monkeypatch: pytest.MonkeyPatch) -> None:
+def code(monkeypatch):
     """The code stays as it is, whoever edits it meanwhile."""
     monkeypatch.setattr(running, "digest_of", lambda experiment: "of now")
 
 
-def cells(report: Report) -> list[dict[Cell, float]]:
+def cells(report):
     return [dict(outcome.cells) for outcome in report.outcomes]
 
 
 # A seed's file.
 
 
-def job(folder: Path, **changes: Any) -> Job:
+def job(folder, **changes):
     return Job(experiment(folder), 3, False, None, folder / "toy-3.json", "a key")._replace(**changes)
 
 
-def test_a_result_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+def test_a_result_comes_back_from_its_file_as_it_was(tmp_path):
     rng = np.random.default_rng(0)
     outcome = Outcome(
         {
@@ -63,7 +61,7 @@ def test_a_result_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     assert finished(job(tmp_path, key="another")) is None
 
 
-def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() -> None:
+def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form():
     for each in EXPERIMENTS.values():
         assert pickle.loads(pickle.dumps(each)).name == each.name
         assert quick_form(each).keys() <= signature(each.run).parameters.keys(), each.name
@@ -74,7 +72,7 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
 # Runs.
 
 
-def test_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
+def test_finished_seeds_are_not_repeated(tmp_path):
     out = tmp_path / "seeds"
     (first,) = run_all([experiment(tmp_path)], out, seeds=2)
     assert seeds_run(tmp_path) == ["0", "1"]
@@ -90,9 +88,7 @@ def test_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
     assert seeds_run(tmp_path) == ["0", "0", "1", "2", "3"]
 
 
-def test_other_code_and_other_data_mean_other_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_and_other_data_mean_other_results(tmp_path, monkeypatch):
     needing = Experiment("toy", partial(toy_with_data, folder=tmp_path), data="number.txt")
     data = tmp_path / "number.txt"
     for number, code in ((5, "of now"), (5, "of now"), (7, "of now"), (7, "of later")):
@@ -106,9 +102,7 @@ def test_other_code_and_other_data_mean_other_results(
         list(run_all([needing], tmp_path / "seeds", data=tmp_path))
 
 
-def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "_known", lambda: {"toy": {("md", "loss"): "9.9"}})
     each = experiment(tmp_path, seeds=2)
     assert {job.key for job in plan(each, tmp_path)}.isdisjoint(
@@ -124,13 +118,13 @@ def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(
     assert "Quick form" in table(quick)
 
 
-def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_path: Path) -> None:
+def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_path):
     folders = [tmp_path / name for name in ("bad", "good")]
     for folder in folders:
         folder.mkdir()
     (folders[0] / "fail-1").touch()
     both = [Experiment(folder.name, partial(toy, folder=folder), seeds=2) for folder in folders]
-    problems: list[str] = []
+    problems = []
     console, seeds = Console(file=io.StringIO(), width=100), tmp_path / "seeds"
     reports = list(run_all(both, seeds, jobs=2, console=console, problems=problems))
     assert [each.experiment.name for each in reports] == ["good"]
@@ -138,7 +132,7 @@ def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_pat
     assert problem.startswith("bad  seed 1: Traceback")
     assert problem.endswith("ValueError: seed 1 is a bad one")
     assert "in toy" in problem
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = console.file.getvalue()
     assert "bad  seed 1  failed: ValueError: seed 1 is a bad one" in shown
     assert "4/4  " in shown
     assert "s of a core" in shown
@@ -149,7 +143,7 @@ def test_a_failed_seed_affects_only_its_experiment_and_progress_is_shown(tmp_pat
     assert [seeds_run(folder) for folder in folders] == [["0", "1", "1"], ["0", "1"]]
 
 
-def test_after_a_killed_process_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_after_a_killed_process_the_same_command_goes_on(tmp_path):
     (tmp_path / "kill-1").touch()
     with pytest.raises(RuntimeError, match="a process was killed, perhaps because the memory was full"):
         list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=3))

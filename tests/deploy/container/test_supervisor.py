@@ -62,8 +62,8 @@ time.sleep(300)
 
 
 def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_are_escaped(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -74,7 +74,7 @@ def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_a
 
 
 @linux
-def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
+def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path):
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM, waits_for="")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

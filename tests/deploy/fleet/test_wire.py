@@ -1,25 +1,24 @@
 """Devices of Flower 1.39 find the methods, messages and objects that they know."""
 
-import pytest
 from flwr.proto.node_pb2 import Node
 
 from deploy.fleet import wire
 from tests.support import wire_contract
 
 
-def test_the_wire_has_all_that_devices_of_flower_1_39_use() -> None:
+def test_the_wire_has_all_that_devices_of_flower_1_39_use():
     recorded = wire_contract.RECORDED.read_text().splitlines()
     assert sum(line.startswith("/flwr.proto.Fleet/") for line in recorded) == 12
     now = wire_contract.lines()
     assert [line for line in recorded if line not in now] == []
 
 
-def test_a_request_of_before_is_signed_in_these_headers() -> None:
+def test_a_request_of_before_is_signed_in_these_headers():
     headers = [wire.PUBLIC_KEY, wire.TIME_STAMP, wire.SIGNATURE]
     assert headers == ["flwr-public-key-bin", "flwr-timestamp", "flwr-signature-bin"]
 
 
-def test_a_field_that_has_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_that_has_changed_is_noticed(monkeypatch):
     pull = wire.METHODS["PullMessages"]
     monkeypatch.setitem(wire.METHODS, "PullMessages", pull._replace(request=Node))
     missing = set(wire_contract.RECORDED.read_text().splitlines()) - set(wire_contract.lines())

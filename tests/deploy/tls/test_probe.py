@@ -4,7 +4,6 @@ import re
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +16,11 @@ from ...support.tls import tls_server, written
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> certificates.Certificates:
+def authority(tmp_path):
     return certificates.write_certificates(tmp_path / "pki", ["fl.example.org"])
 
 
-def test_the_reasons_why_a_server_cannot_be_reached(
-    authority: certificates.Certificates, tmp_path: Path
-) -> None:
+def test_the_reasons_why_a_server_cannot_be_reached(authority, tmp_path):
     ca = authority.ca
     (closed,) = free_ports(1)
     assert unreachable(f"127.0.0.1:{closed}", ca) == "connection refused"
@@ -59,9 +56,7 @@ def test_the_reasons_why_a_server_cannot_be_reached(
         ("server", 1, 9, "it is not valid before FIRST: set the clock of this device, or, if this clock is"),
     ],
 )
-def test_a_certificate_that_is_not_valid_now_is_refused_with_its_date(
-    tmp_path: Path, whose: str, first: int, last: int, message: str
-) -> None:
+def test_a_certificate_that_is_not_valid_now_is_refused_with_its_date(tmp_path, whose, first, last, message):
     today = datetime.now(UTC)
     files = written(tmp_path, timedelta(days=first), timedelta(days=last), whose)
     with tls_server(files) as server:
@@ -72,9 +67,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused_with_its_date(
     assert problem.endswith(f"(this device's clock: {today:%Y-%m-%d} UTC)")
 
 
-def test_a_server_behind_a_proxy_is_reached_through_it(
-    authority: certificates.Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_behind_a_proxy_is_reached_through_it(authority, monkeypatch):
     with tls_server(authority) as server:
         proxy = HttpProxy(server.port)
         monkeypatch.setenv("https_proxy", proxy.url)
@@ -100,9 +93,7 @@ def test_a_server_behind_a_proxy_is_reached_through_it(
         ({}, "fl.example.org", None),
     ],
 )
-def test_the_proxy_is_the_one_that_grpc_uses(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], host: str, proxy: str | None
-) -> None:
+def test_the_proxy_is_the_one_that_grpc_uses(monkeypatch, environment, host, proxy):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = proxy_for(host)

@@ -2,7 +2,6 @@
 
 import logging
 
-import pytest
 from flwr import common
 from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
@@ -13,7 +12,7 @@ from strategies import half_precision
 from strategies.flower import exchanges, messages
 
 
-def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog):
     assert "log" in common.__all__
     logging.getLogger("flwr").addHandler(caplog.handler)
     try:
@@ -23,12 +22,12 @@ def test_the_log_function_is_public_and_writes_to_flowers_logger(caplog: pytest.
     assert "A node is back" in caplog.messages
 
 
-def test_the_codes_of_errors_are_flowers() -> None:
+def test_the_codes_of_errors_are_flowers():
     assert messages._APP_RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert exchanges._UNREADABLE == half_precision._NO_MOD == ErrorCode.UNKNOWN
 
 
-def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails() -> None:
+def test_an_app_without_a_handler_is_told_from_one_whose_handler_fails():
     """The error is that of Flower's own ClientApp."""
     app = ClientApp()
 

@@ -36,15 +36,15 @@ class Chosen(ResponseTimes):
 
 
 def simulator(
-    partition: str,
-    attack: Attack,
-    seed: int,
-    liars_need: float | None,
-    selector: str = "md",
-    size: int = 3,
-    concurrency: int = 10,
-    learning_rate: float = 0.2,
-) -> Simulator:
+    partition,
+    attack,
+    seed,
+    liars_need,
+    selector="md",
+    size=3,
+    concurrency=10,
+    learning_rate=0.2,
+):
     """Return a simulation; ``liars_need`` is None if liars need as long as others."""
     task = tasks.create("digits", partition=partition)
     data = task.federated_data(NUM_CLIENTS, seed)
@@ -82,7 +82,7 @@ def accuracy(attack, liars_need, **settings):
 
 
 @pytest.mark.parametrize("selector", ["oort", "rpow-d"])
-def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_most(selector: str) -> None:
+def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_most(selector):
     """Its share is that among all available clients, and not among those few that are idle."""
     size, rounds = 5, 50
     simulated = simulator("balanced", Attack(loss=1e3), 1, 0.001, selector, size)
@@ -104,9 +104,7 @@ PLAYED = {
 @pytest.mark.parametrize("selector", ["md", "forecast"])
 @pytest.mark.parametrize("name", PLAYED)
 @pytest.mark.parametrize(("partition", "points"), [("balanced", 3.0), ("dirichlet:0.5", 8.0)])
-def test_liars_that_reply_at_once_cost_a_few_points(
-    partition: str, points: float, name: str, selector: str
-) -> None:
+def test_liars_that_reply_at_once_cost_a_few_points(partition, points, name, selector):
     """Liars would be the first buffers, before a norm is known, and their updates are of the newest model."""
     settings = {"partition": partition, "selector": selector, **PLAYED[name]}
     honest = accuracy(Attack(liars=()), None, **settings)
@@ -125,9 +123,7 @@ def test_liars_that_reply_at_once_cost_a_few_points(
         ("5 of 5", "dirichlet:0.5", 20.0, 8.0),
     ],
 )
-def test_liars_that_reply_as_others_or_late_cost_a_few_points(
-    name: str, partition: str, liars_need: float | None, points: float
-) -> None:
+def test_liars_that_reply_as_others_or_late_cost_a_few_points(name, partition, liars_need, points):
     """With K = 3, C = 10 and Dirichlet(0.5), late ones cost more, see docs/security.md."""
     settings = {"partition": partition, **PLAYED[name]}
     honest = accuracy(Attack(liars=()), None, **settings)

@@ -65,7 +65,7 @@ class MaskedGrid(ToyGrid):
 
 @pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "md", "rpow-d"])
 @pytest.mark.parametrize("server_strategy", [None, FedAdam(fraction_evaluate=0.0)])
-def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) -> None:
+def test_masks_change_nothing_but_rounding(selector, server_strategy):
     steps = {1: 1.0, 2: -0.5, 3: 0.2, 4: 3.0, 5: 0.7}
     options = {
         "selector": selector,
@@ -88,7 +88,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
     np.testing.assert_allclose(masked, plain, rtol=0, atol=2e-3)  # masks of 100 in float32, twelve times
 
 
-def test_a_round_with_a_missing_reply_is_skipped() -> None:
+def test_a_round_with_a_missing_reply_is_skipped():
     masks = Masks()
     grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
     w, records, _ = run(grid, rounds=2, masked_updates=True, faults=Faults(silence=False))
@@ -110,12 +110,12 @@ def test_a_round_with_a_missing_reply_is_skipped() -> None:
         ({"server_strategy": FedMedian()}, r"FedMedian\(\) with masked_updates = True: must step"),
     ],
 )
-def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_needs_single_updates_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
 
 
-def test_norms_are_clipped_and_updates_are_not() -> None:
+def test_norms_are_clipped_and_updates_are_not():
     """A clipped update would no longer fit its mask."""
     steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
     masks = Masks()
@@ -127,7 +127,7 @@ def test_norms_are_clipped_and_updates_are_not() -> None:
     assert 3 in records[0].clipped
 
 
-def test_the_record_has_the_weights_that_clients_were_sent() -> None:
+def test_the_record_has_the_weights_that_clients_were_sent():
     """FLICS would use sizes that came with the replies, but clients have multiplied their updates already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
     rounds = RoundLogic(selector, Faults(guard=False), updates="masked")
