@@ -40,9 +40,10 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def _flowers_log_level() -> Iterator[None]:
-    """Undo what a test does to the level of Flower's logger, which the simulated engines raise."""
+    """Undo what a test does to Flower's logger: the simulated engines raise its level; `caplog` needs its
+    propagation."""
     logger = logging.getLogger("flwr")
-    level = logger.level
+    level, logger.propagate = logger.level, True
     yield
     logger.setLevel(level)
 

@@ -1,6 +1,5 @@
 """The in-process Grid: Flower's strategies and ClientApps on simulated time."""
 
-import logging
 import time
 from math import ceil
 from types import SimpleNamespace
@@ -20,12 +19,8 @@ from simulation.response_times import ResponseTimes, arrivals
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.options import Deadlines, Faults, Polling
 
-from ..support.federations import play
+from ..support.federations import model, play
 from ..support.toy_grid import node_of
-
-
-def model(*values):
-    return ArrayRecord({"w": Array(np.array(values, np.float32))})
 
 
 def counting_app():
@@ -231,9 +226,7 @@ def test_the_traceback_of_a_failed_app_is_logged(caplog):
 
     grid = InProcessGrid(broken, [{}])
     with caplog.at_level("ERROR", "flwr"):
-        logging.getLogger("flwr").addHandler(caplog.handler)
         grid.send_and_receive(ask(*grid.get_node_ids()))
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "in broken" in caplog.text
 
 

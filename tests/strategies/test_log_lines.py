@@ -40,7 +40,6 @@ def lines_of(caplog, name_of_loss="train_loss"):
         min_available_clients=4,
         server_strategy=FedAdam(fraction_evaluate=1.0),
     )
-    logging.getLogger("flwr").addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger="flwr"):
         strategy.start(
             grid,
@@ -48,7 +47,6 @@ def lines_of(caplog, name_of_loss="train_loss"):
             num_rounds=2,
             evaluate_fn=lambda round, arrays: MetricRecord({"loss": 0.25 * round}),
         )
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     return [line.strip("\t└─> ") for line in dict.fromkeys(caplog.messages)]
 
 
@@ -71,9 +69,7 @@ def test_the_end_names_the_newest_metrics_only(caplog):
 def test_the_counts_of_the_server_strategy_are_left_out(caplog):
     assert not [line for line in lines_of(caplog) if "Sampled" in line or "Received" in line]
     with caplog.at_level(logging.INFO, logger="flwr"):
-        logging.getLogger("flwr").addHandler(caplog.handler)
         logging.getLogger("flwr").info("configure_train: Sampled 1 nodes (out of 1)")
-        logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "configure_train: Sampled 1 nodes (out of 1)" in caplog.messages  # other strategies keep theirs
 
 

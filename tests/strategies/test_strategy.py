@@ -504,16 +504,6 @@ def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch):
         assert timeouts[-1] == expected
 
 
-def test_a_failures_reason_is_kept_short():
-    def chatty(message):
-        if message.metadata.message_type == STATUS:
-            return client("chatty")(message)
-        return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
-
-    _, records, _ = run(ToyGrid({1: chatty, 2: client("b")}))
-    assert len(records[0].failures[1]) <= 300
-
-
 @pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1)])
 def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused):
     with pytest.raises(ValueError, match=r"server_strategy = \w+\(\) with selector = 'adaptive-osmd': "):
