@@ -2,13 +2,13 @@
 
 import logging
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam
 
 from strategies import SelectionStrategy
 
+from ..support.federations import model, weights
 from ..support.toy_grid import ToyGrid, node_of
 
 
@@ -18,9 +18,7 @@ def app_of(name_of_loss):
     @app.train()
     def train(message, context):
         metrics = MetricRecord({name_of_loss: 2.3456789, "num-examples": 10})
-        arrays = ArrayRecord(
-            {"w": Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(1))}
-        )
+        arrays = model(*weights(message) + 1)
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
@@ -43,7 +41,7 @@ def lines_of(caplog, name_of_loss="train_loss"):
     with caplog.at_level(logging.INFO, logger="flwr"):
         strategy.start(
             grid,
-            ArrayRecord({"w": Array(np.zeros(2, np.float32))}),
+            model(0, 0),
             num_rounds=2,
             evaluate_fn=lambda round, arrays: MetricRecord({"loss": 0.25 * round}),
         )
