@@ -38,10 +38,11 @@ def pytest_configure():
 
 
 @pytest.fixture(autouse=True)
-def _flowers_log_level():
-    """Undo what a test does to the level of Flower's logger, which the simulated engines raise."""
+def _flowers_log_level() -> Iterator[None]:
+    """Undo what a test does to Flower's logger: the simulated engines raise its level; `caplog` needs its
+    propagation."""
     logger = logging.getLogger("flwr")
-    level = logger.level
+    level, logger.propagate = logger.level, True
     yield
     logger.setLevel(level)
 

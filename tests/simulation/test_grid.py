@@ -1,6 +1,5 @@
 """The in-process Grid: Flower's strategies and ClientApps on simulated time."""
 
-import logging
 import time
 from math import ceil
 from types import SimpleNamespace
@@ -20,12 +19,8 @@ from simulation.response_times import ResponseTimes, arrivals
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.options import Deadlines, Faults, Polling
 
-from ..support.federations import play
+from ..support.federations import model, play, weights
 from ..support.toy_grid import node_of
-
-
-def model(*values):
-    return ArrayRecord({"w": Array(np.array(values, np.float32))})
 
 
 def counting_app():
@@ -36,20 +31,14 @@ def counting_app():
     def train(message, context):
         before = context.state.metric_records.get("done", MetricRecord({"times": 0}))["times"]
         context.state["done"] = MetricRecord({"times": before + 1})
-        w = message.content.array_records["arrays"]["w"].numpy()
-        content = RecordDict(
-            {
-                "arrays": ArrayRecord({"w": Array(w + np.float32(context.node_config["number"]))}),
-                "metrics": MetricRecord({"num-examples": 1, "times": before + 1}),
-            }
-        )
-        return Message(content, reply_to=message)
+        arrays = model(*weights(message) + context.node_config["number"])
+        metrics = MetricRecord({"num-examples": 1, "times": before + 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message, context):
-        return Message(
-            RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 0.5})}), reply_to=message
-        )
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -231,9 +220,7 @@ def test_the_traceback_of_a_failed_app_is_logged(caplog):
 
     grid = InProcessGrid(broken, [{}])
     with caplog.at_level("ERROR", "flwr"):
-        logging.getLogger("flwr").addHandler(caplog.handler)
         grid.send_and_receive(ask(*grid.get_node_ids()))
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "in broken" in caplog.text
 
 

@@ -1,7 +1,6 @@
 """Wrong arguments of a newcomer: the error names what is expected, or what to use instead."""
 
 import inspect
-import logging
 
 import pytest
 from flwr.clientapp import ClientApp
@@ -111,11 +110,9 @@ def test_a_wrong_kind_is_refused_with_what_is_expected(make, message):
 
 
 def test_declared_clients_that_do_not_come_are_named(caplog):
-    logging.getLogger("flwr").addHandler(caplog.handler)
     sizes = {"hospital-1": 50, "hospital-2": 60, "node-103": 70}
     strategy = AdaptiveOSMD(2, min_available_clients=M, overrides=Overrides(sizes=sizes))
     play(grid_of(quickstart(ClientApp())), strategy, 2)
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     (line,) = {line for line in caplog.messages if "declared" in line}
     assert line == (
         "2 declared clients are not here: hospital-1, hospital-2. What is declared for them has no effect "

@@ -5,19 +5,17 @@ from math import inf
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi
 
 from simulation.grid import InProcessGrid
 from strategies import Buffered, Forecast, Reporter, SelectionStrategy
 from strategies.checkpoint import CheckpointError
-from strategies.clients.reports import Report
-from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.reporters.scalars import scalars
 from strategies.selectors import available, selector_type
 
-from ..support.federations import model
+from ..support.federations import model, reply, weights
 from .test_resume import assert_same, trainer
 
 CLIENTS = 8
@@ -103,13 +101,9 @@ def test_the_step_is_the_sum_of_updates_each_against_the_model_it_was_trained_fr
 
     def mover(client):
         def node(message):
-            reply = trainer(client)(message)
-            if message.metadata.message_type == "train":
-                w = message.content.array_records["arrays"]["w"].numpy()
-                content = write_report(Report(num_examples=10))
-                content["arrays"] = model(*(w + np.array([1, 0], np.float32)))
-                reply = Message(content, reply_to=message)
-            return reply
+            if message.metadata.message_type != "train":
+                return trainer(client)(message)
+            return reply(message, weights(message) + np.array([1, 0], np.float32), num_examples=10)
 
         return node
 

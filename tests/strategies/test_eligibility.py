@@ -196,10 +196,8 @@ def test_without_an_eligible_client_a_round_waits_until_its_deadline():
 
 
 def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog):
-    logging.getLogger("flwr").addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger="flwr"):
         play(ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)}), 3, eligible="site-*")
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     (line,) = {line for line in caplog.messages if "are eligible" in line}
     assert line == (
         "From round 1 on, 4 of 5 clients that are online and willing to train are eligible (site-*): "

@@ -2,13 +2,13 @@
 
 import logging
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam
 
 from strategies import SelectionStrategy
 
+from ..support.federations import model, weights
 from ..support.toy_grid import ToyGrid, node_of
 
 
@@ -18,9 +18,7 @@ def app_of(name_of_loss):
     @app.train()
     def train(message, context):
         metrics = MetricRecord({name_of_loss: 2.3456789, "num-examples": 10})
-        arrays = ArrayRecord(
-            {"w": Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(1))}
-        )
+        arrays = model(*weights(message) + 1)
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
@@ -40,15 +38,13 @@ def lines_of(caplog, name_of_loss="train_loss"):
         min_available_clients=4,
         server_strategy=FedAdam(fraction_evaluate=1.0),
     )
-    logging.getLogger("flwr").addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger="flwr"):
         strategy.start(
             grid,
-            ArrayRecord({"w": Array(np.zeros(2, np.float32))}),
+            model(0, 0),
             num_rounds=2,
             evaluate_fn=lambda round, arrays: MetricRecord({"loss": 0.25 * round}),
         )
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     return [line.strip("\t└─> ") for line in dict.fromkeys(caplog.messages)]
 
 
@@ -71,9 +67,7 @@ def test_the_end_names_the_newest_metrics_only(caplog):
 def test_the_counts_of_the_server_strategy_are_left_out(caplog):
     assert not [line for line in lines_of(caplog) if "Sampled" in line or "Received" in line]
     with caplog.at_level(logging.INFO, logger="flwr"):
-        logging.getLogger("flwr").addHandler(caplog.handler)
         logging.getLogger("flwr").info("configure_train: Sampled 1 nodes (out of 1)")
-        logging.getLogger("flwr").removeHandler(caplog.handler)
     assert "configure_train: Sampled 1 nodes (out of 1)" in caplog.messages  # other strategies keep theirs
 
 

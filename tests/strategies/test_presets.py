@@ -5,7 +5,6 @@ from inspect import signature
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
 
 import strategies.presets
 from strategies import SelectionStrategy
@@ -14,7 +13,7 @@ from strategies.options import Faults, Overrides, Polling
 from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, Options, PowerOfChoice
 from strategies.selectors import selector_type
 
-from ..support.federations import config_of, play, reply, weights
+from ..support.federations import config_of, model, play, reply, weights
 from ..support.toy_grid import ToyGrid
 
 
@@ -152,7 +151,7 @@ def test_flics_takes_energies_from_the_operator_and_else_from_the_clients():
         min_available_clients=6,
         polling=Polling(ask_status=True, interval=1),
     )
-    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
+    strategy.start(ToyGrid(nodes), model(0, 0), num_rounds=2)
     energies = strategy.selector.state_dict()["energies"]
     assert energies[[0, 1, 4, 5]].tolist() == [2.0, 3.0, 0.0, 7.0]
     assert energies[2] < 1000  # it is no claim, or one at its limit

@@ -1,11 +1,10 @@
 """Apps that were written for Flower alone: what the server asks them, and `ReportingClientApp`."""
 
-import logging
 from collections import Counter
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from strategies import (
@@ -20,6 +19,7 @@ from strategies import (
     SelectionStrategy,
 )
 
+from ...support.federations import model, weights
 from ...support.toy_grid import ToyGrid, node_of
 
 M = 6
@@ -30,10 +30,9 @@ def quickstart(app):
 
     @app.train()
     def train(message, context):
-        old = message.content.array_records["arrays"]["w"].numpy()
         partition = int(context.node_config["partition-id"])
         metrics = MetricRecord({"train_loss": 1.0 + partition, "num-examples": 10 * (1 + partition)})
-        arrays = ArrayRecord({"w": Array(old + np.float32(1))})
+        arrays = model(*weights(message) + 1)
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
@@ -51,7 +50,7 @@ def grid_of(app, **node_config):
 
 def play(grid, strategy, rounds=2):
     """Run some rounds, and return how many messages of each type were sent."""
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
+    strategy.start(grid, model(0, 0), num_rounds=rounds)
     return Counter(message.metadata.message_type for message in grid.sent)
 
 
@@ -79,14 +78,12 @@ def test_the_train_loss_of_an_app_of_flower_is_known():
 
 @pytest.mark.parametrize("strategy", ["declared", "groups"])
 def test_one_client_is_asked_if_its_status_matters(strategy, caplog):
-    logging.getLogger("flwr").addHandler(caplog.handler)
     made = (
         AdaptiveOSMD(**OPTIONS, overrides=Overrides(sizes={"hospital-1": 5000}))
         if strategy == "declared"
         else Flics(**OPTIONS)
     )
     sent = play(grid_of(quickstart(ClientApp())), made, 3)
-    logging.getLogger("flwr").removeHandler(caplog.handler)
     assert sent["query.status"] == 1
     (line,) = {line for line in caplog.messages if "no other client" in line}
     assert "ReportingClientApp" in line
@@ -145,7 +142,7 @@ def test_with_the_status_known_before_round_1_the_clients_are_asked_for_losses()
 def ask(app, kind):
     """Return the answer of an app with 3 as its partition."""
     grid = ToyGrid({1: node_of(app, {"partition-id": 3}, {})})
-    arrays = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
+    arrays = model(0, 0, 0, 0)
     (reply,) = grid.send_and_receive(
         [Message(RecordDict({"arrays": arrays, "config": ConfigRecord()}), 1, kind)], timeout=5
     )
@@ -170,7 +167,7 @@ def test_the_size_is_that_of_the_last_training():
     app = quickstart(ReportingClientApp())
     node = node_of(app, {"partition-id": 3}, {})
     grid = ToyGrid({1: node})
-    arrays = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
+    arrays = model(0, 0, 0, 0)
     for kind in ("train", "query.status"):
         message = Message(RecordDict({"arrays": arrays, "config": ConfigRecord()}), 1, kind)
         (reply,) = grid.send_and_receive([message], timeout=5)
@@ -207,12 +204,13 @@ def test_an_unclear_loss_is_named():
 
 def test_of_a_long_error_whole_words_at_its_end_are_shown():
     def failing(message):
-        text = "Traceback " + "lorem " * 60 + "<class 'ValueError'>"
+        text = "Traceback " + "lorem " * 20_000 + "<class 'ValueError'>"
         return Message(Error(2, text), reply_to=message)
 
     records = []
     strategy = SelectionStrategy("uniform", clients_per_round=1, on_round=records.append)
-    strategy.start(ToyGrid({1: failing}), ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=1)
+    strategy.start(ToyGrid({1: failing}), model(0, 0), num_rounds=1)
     (told,) = records[0].failures.values()
+    assert len(told) <= 300
     assert told.startswith("error 2: … lorem lorem ")
     assert told.endswith("lorem <class 'ValueError'>")

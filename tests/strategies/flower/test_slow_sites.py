@@ -9,7 +9,6 @@ from math import inf
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from simulation.grid import InProcessGrid
 from strategies import SelectionStrategy
@@ -17,6 +16,7 @@ from strategies.clients.reports import STATUS
 from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
 
 from ...support import federations
+from ...support.federations import reply, weights
 
 USUAL = 10.0  # s, how long most sites take
 Latency = Callable[[int], float]  # of a round
@@ -29,11 +29,8 @@ def quiet(caplog):
 
 def site(message):
     if message.metadata.message_type == STATUS:
-        return Message(RecordDict({"m": MetricRecord({"num-examples": 100})}), reply_to=message)
-    (w,) = message.content["arrays"].to_numpy_ndarrays()
-    metrics = MetricRecord({"num-examples": 100, "train-loss": 1.0})
-    trained = RecordDict({"arrays": ArrayRecord([w + np.float32(1)]), "metrics": metrics})
-    return Message(trained, reply_to=message)
+        return reply(message, num_examples=100)
+    return reply(message, weights(message) + np.float32(1), num_examples=100, train_loss=1.0)
 
 
 def fails(message):
@@ -56,7 +53,7 @@ def federation(seconds, failing=(), grid=InProcessGrid, **options):
 def play(grid, rounds, selector="full", k=5, size=4, **options):
     """Return the final model and the records of a run."""
     options = {"min_available_clients": len(grid._nodes), "polling": Polling(interval=1), **options}
-    start = ArrayRecord([np.zeros(size, np.float32)])
+    start = federations.model(*[0] * size)
     played = federations.play(grid, selector, rounds, start, clients_per_round=k, **options)
     return played.result.arrays, played.records
 
@@ -132,7 +129,7 @@ def test_late_replies_are_found_while_a_later_round_waits():
     """Round 2 lasts 300 s, since another site has become slow: the server learns 60 s, and not 300 s."""
     grid = federation([USUAL] * 18 + [lambda number: 10.0 if number == 1 else 25.0, 60.0])
     strategy = SelectionStrategy("full", clients_per_round=20, min_available_clients=20)
-    strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=3)
+    strategy.start(grid, federations.model(0, 0, 0, 0), num_rounds=3)
     learned = strategy._parts.clients.logic.patience._times[19, 1]
     assert learned == pytest.approx(60.0, abs=2.0)
 
@@ -171,7 +168,7 @@ def test_candidates_of_a_quorum_are_waited_for_in_a_poll():
     def polled(message):
         if message.metadata.message_type == "train":
             return site(message)
-        return Message(RecordDict({"m": MetricRecord({"loss": 1.0})}), reply_to=message)
+        return reply(message, loss=1.0)
 
     grid = InProcessGrid(latency=latency)
     for _ in range(5):
@@ -370,9 +367,7 @@ def test_nodes_whose_registered_name_is_not_eligible_get_no_message(ask_status):
         def handle(message, name=f"site-{m}"):
             got[name][message.metadata.message_type] += 1
             if message.metadata.message_type == STATUS:
-                metrics = MetricRecord({"num-examples": 10, "available": 1})
-                content = RecordDict({"m": metrics, "c": ConfigRecord({"client-id": name})})
-                return Message(content, reply_to=message)
+                return reply(message, num_examples=10, client_id=name)
             return site(message)
 
         grid.add_node(handler=handle, name=f"site-{m}")
@@ -400,7 +395,7 @@ def test_nodes_are_asked_for_their_status_once_their_name_is_eligible():
         polling=Polling(ask_status=True, interval=1),
         on_round=lambda record: before.append(+asked),
     )
-    strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), num_rounds=4)
+    strategy.start(grid, federations.model(0, 0, 0, 0), num_rounds=4)
     assert before == [{0: 1, 1: 1}, {0: 1, 1: 1}, dict.fromkeys(range(4), 1), dict.fromkeys(range(4), 1)]
 
 

@@ -1,10 +1,7 @@
 """Which claims of clients are believed at each level of the guard, and what is said about the others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,11 +63,9 @@ def client(size, delta=1.0):
     def handle(message):
         if message.metadata.message_type != "train":
             raise RuntimeError("no handler")
-        number = int(message.content["config"]["server-round"])
-        (model,) = message.content["arrays"].to_numpy_ndarrays()
-        metrics = {"num-examples": float(size(number) if callable(size) else size), "train-loss": 1.0}
-        arrays = ArrayRecord([model + np.float32(delta)])
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
+        claim = size(int(message.content["config"]["server-round"])) if callable(size) else size
+        w = federations.weights(message) + np.float32(delta)
+        return federations.reply(message, w, num_examples=float(claim), train_loss=1.0)
 
     return handle
 
@@ -81,9 +76,7 @@ def play(sizes, rounds, k, selector="full", **options):
     for index, size in enumerate(sizes):
         grid.add_node(handler=client(size, float(index == 0)), name=f"site-{index:03}")
     options = {"clients_per_round": k, "min_available_clients": len(sizes), "polling": None, **options}
-    w, records, strategy, _ = federations.play(
-        grid, selector, rounds, ArrayRecord([np.zeros(4, np.float32)]), **options
-    )
+    w, records, strategy, _ = federations.play(grid, selector, rounds, federations.model(*[0] * 4), **options)
     return records, strategy, w
 
 
