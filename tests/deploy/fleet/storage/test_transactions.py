@@ -4,10 +4,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from sqlalchemy import text
 
 from deploy.fleet.storage import transactions
+from deploy.fleet.storage.statements import executor
 from deploy.processes.groups import wait_until
 
 THREADS, TIMES = 40, 5
@@ -61,3 +63,23 @@ def test_threads_get_their_turn_in_the_order_in_which_they_ask() -> None:
     for thread in threads:
         thread.join(10)
     assert order == list(range(8))
+
+
+def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_together(tmp_path: Path) -> None:
+    store = InTurn(str(tmp_path / "database"))
+    store.initialize()
+    store.query("CREATE TABLE counter (n INTEGER)")
+    with store.session() as database:
+        executor(database)("INSERT INTO counter VALUES (1)")
+        assert database._session is None
+    with pytest.raises(KeyError), store.session() as database:
+        executor(database)("INSERT INTO counter VALUES (2)")
+        database.execute(text("INSERT INTO counter VALUES (3)"))
+        assert [row["n"] for row in store.query("SELECT n FROM counter")] == [1, 2, 3]
+        raise KeyError
+    with store.session() as database:
+        database.execute(text("INSERT INTO counter VALUES (4)"))
+        executor(database)("INSERT INTO counter VALUES (5)")
+    other = InTurn(str(tmp_path / "database"))
+    other.initialize()
+    assert [row["n"] for row in other.query("SELECT n FROM counter")] == [1, 4, 5]
