@@ -7,6 +7,7 @@ request is checked, answered from the SuperLink's state, and noted. A request th
 
 from __future__ import annotations
 
+from itertools import takewhile
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +154,14 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             found = {"object_found": content is not None, "object_available": bool(content)}
             return wire.METHODS["PullObject"].response(object_content=content, **found)
 
+        def find(names: list[str], most: int) -> list[bytes]:
+            may = takewhile(lambda name: self._duties.delivered.has(node, name, state), names)
+            contents: list[bytes] = state.objects.first(list(may), most)
+            state.note_use(request.run_id, Use(sent=sum(map(len, contents))))
+            return contents
+
         try:
-            return joined_objects.pull_each(request, pull, state)
+            return joined_objects.pull_each(request, pull, state, find)
         except ValueError as error:
             raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
 
@@ -196,8 +203,14 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 state.note_use(one.run_id, Use(received=len(one.object_content)))
             return wire.METHODS["PushObject"].response(stored=stored)
 
+        def push_all(contents: dict[str, bytes]) -> bool:
+            stored: bool = state.store_objects(request.run_id, request.session_id, contents)
+            if stored:
+                state.note_use(request.run_id, Use(received=sum(map(len, contents.values()))))
+            return stored
+
         try:
-            response = joined_objects.push_each(request, push, state)
+            response = joined_objects.push_each(request, push, state, push_all)
         except ValueError as error:
             raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
         if response.stored:

@@ -52,7 +52,8 @@ def answer_apps(handlers: Any) -> None:
 
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
-        return pull_each(asked, lambda one: pull(one, state, task), state)
+        store = getattr(state, "objects", None)  # a SuperNode's state has none
+        return pull_each(asked, lambda one: pull(one, state, task), state, store and store.first)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:
@@ -74,10 +75,18 @@ def _transaction(state: Any) -> AbstractContextManager[Any]:
     return session()
 
 
-def pull_each(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
+def pull_each(
+    asked: Any,
+    pull_one: Callable[[Any], Any],
+    state: Any,
+    find: Callable[[list[str], int], list[bytes]] | None = None,
+) -> Any:
     """Answer a request for objects with these objects in order, up to a missing one or `ENOUGH` bytes.
 
-    `pull_one` answers a request for one object. Raises ValueError if the request is not valid.
+    `pull_one` answers a request for one object. `find` returns the contents of the objects after the first,
+    as `CohortObjectStore.first` does. (default: `pull_one` is asked for each)
+
+    Raises ValueError if the request is not valid.
     """
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
@@ -94,13 +103,23 @@ def pull_each(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
                 break
             contents.append(response.object_content)
             size += len(response.object_content)
+            if find is not None:
+                contents += find(names[1:], ENOUGH - size)
+                break
     return messages.PullObjectResponse(
         object_found=True, object_available=bool(contents), object_content=join(contents)
     )
 
 
-def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
+def push_each(
+    asked: Any,
+    push_one: Callable[[Any], Any],
+    state: Any,
+    push_all: Callable[[dict[str, bytes]], bool] | None = None,
+) -> Any:
     """Store the objects of a request with `push_one`, which stores one object.
+
+    `push_all` is tried before, if it is given: it stores all objects, or none, and returns whether it did.
 
     Raises ValueError if the request is not valid.
     """
@@ -108,6 +127,8 @@ def push_each(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
         return push_one(asked)
     messages = importlib.import_module(_MESSAGES)
     contents = parts(asked.object_id, asked.object_content)
+    if push_all is not None and push_all(contents):
+        return messages.PushObjectResponse(stored=True)
     with _transaction(state):
         for name, content in contents.items():
             one = messages.PushObjectRequest(
