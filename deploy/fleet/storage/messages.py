@@ -137,8 +137,8 @@ _CLAIM_OBJECT = (
     "DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id = ? "
     "AND EXISTS (SELECT 1 FROM object_push_sessions WHERE session_id = ? AND run_id = ?)"
 )
-_COUNT_EXPECTED = (
-    "SELECT count(*) FROM object_push_session_pending JOIN object_push_sessions USING (session_id) "
+_EXPECTED = (
+    "SELECT object_id FROM object_push_session_pending JOIN object_push_sessions USING (session_id) "
     "JOIN objects USING (object_id) WHERE session_id = ? AND run_id = ? AND expires_at > ? "
     f"AND object_id {AMONG}"
 )
@@ -457,29 +457,30 @@ class FewStatements(SqlLinkState):
             return False
 
     def store_objects(self, run_id: int, session_id: str, contents: Mapping[str, bytes]) -> bool:
-        """Store the contents of objects with five statements. Return whether they were stored, all or none.
+        """Store the contents of objects with few statements. Return whether they were stored, all or none.
 
-        They are stored if they are valid and the push session expects all of them.
+        They are stored if they are valid, and each is expected in the push session or is stored already.
         """
         try:
             for name, content in contents.items():
                 self.objects.check(name, content)
         except ValueError:  # `store_object` logs which one
             return False
-        names, moment = listed(contents), now()
+        moment = now()
         with self.session() as session:
             execute = executor(session)
-            expected = execute(
-                _COUNT_EXPECTED, (session_id, signed(run_id), stored_time(moment), names)
-            ).scalar()
-            if expected < len(contents):
+            asked = session_id, signed(run_id), stored_time(moment), listed(contents)
+            expected = {name: contents[name] for (name,) in execute(_EXPECTED, asked).all()}
+            others = {name: content for name, content in contents.items() if name not in expected}
+            if self.objects.first(list(others), sum(map(len, others.values()))) != list(others.values()):
                 return False
-            self.objects.put_checked(contents)
-            execute(_CLAIM_OBJECTS, (session_id, names))
-            until = stored_time(moment + timedelta(seconds=LONGEST_PART))
-            refreshed = len(contents), until, session_id, stored_time(moment)
-            if not execute(_REFRESH_PUSH, refreshed).scalar():
-                execute(_END_PUSH, (session_id,))
+            if expected:
+                self.objects.put_checked(expected)
+                execute(_CLAIM_OBJECTS, (session_id, listed(expected)))
+                until = stored_time(moment + timedelta(seconds=LONGEST_PART))
+                refreshed = len(expected), until, session_id, stored_time(moment)
+                if not execute(_REFRESH_PUSH, refreshed).scalar():
+                    execute(_END_PUSH, (session_id,))
         return True
 
     def end_push(self, session_id: str, *, with_messages: bool) -> None:
