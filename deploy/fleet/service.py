@@ -44,6 +44,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._states, self._duties, self._replies = state_factory, duties, replies
         self._door, self._enrolment = door, enrolment
         self._why_not_running = remembered(lambda run: state_factory.state().why_not_running(run))
+        self._fab = remembered(lambda digest: state_factory.state().get_fab(digest), but=None)
         answers = {
             "RegisterNode": self.register_node,
             "ActivateNode": self.activate_node,
@@ -231,7 +232,7 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return a run's app."""
         self._check_run(request.run_id, node)
         run = self._run_of(request.run_id, node, errors.NO_APP)
-        fab = self._states.state().get_fab(run.fab_hash) if run.fab_hash == request.hash_str else None
+        fab = self._fab(run.fab_hash) if run.fab_hash == request.hash_str else None
         if fab is None:
             raise FleetError(errors.NO_APP, f"Run {run.run_id} has no app with the hash {request.hash_str}")
         answer = wire.METHODS["GetFab"].response()
