@@ -25,6 +25,7 @@ import grpc
 from deploy.fleet import errors, protocol, wire
 from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.budgets import Budgets
+from deploy.fleet.duties.joined_objects import CARRIED
 from deploy.fleet.errors import RequestRefused
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import WRONG_CLOCK
@@ -192,7 +193,7 @@ class FrontDoor:
                     response = respond(request, node, context)
                 if isinstance(response, Later):
                     return response.then(method.response.SerializeToString)
-                if getattr(response, "stored", False):
+                if getattr(response, "stored", False) or not getattr(response, "objects_to_push", [""]):
                     self._budgets.spend_bytes(node, -size)
                 serialized: bytes = response.SerializeToString()
                 return serialized
@@ -275,7 +276,7 @@ class FrontDoor:
         self._budgets.spend_bytes(node, len(body))
         limit = {
             "PushObject": self._largest_object,
-            "PushMessages": self._replies.largest_request,
+            "PushMessages": self._replies.largest_request + CARRIED + SMALL_BODY,
         }.get(method.name, SMALL_BODY)
         if len(body) > limit:
             reason = f"{len(body)} bytes, and at most {limit} are allowed"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from deploy.fleet import errors, wire
+from deploy.fleet import errors, protocol, wire
 from deploy.fleet.duties import joined_objects
+from deploy.fleet.duties.joined_objects import ENOUGH, MOST
 from deploy.fleet.duties.presence import FOREVER
 from deploy.fleet.errors import FleetError, RequestRefused
 from deploy.fleet.use import Use
@@ -116,12 +117,27 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
             # An earlier request, whose connection was lost, may get the message in this moment.
             answer = self._duties.held.hold(node, context, lambda: again(node) or self._next_message(request))
 
+        takes_objects = wire.WHOLE in map(tuple, context.invocation_metadata())
+
         def note(response: Any) -> Any:
             self._duties.delivered.note(node, response)
             self._replies.note_delivery(response, node)
-            return response
+            return self._with_objects(response) if takes_objects and response.messages_list else response
 
         return after(answer, note)
+
+    def _with_objects(self, response: Any) -> Any:
+        """Return a copy of the answer that carries its message's objects; the answer if they are large."""
+        state, run_id = self._states.state(), response.messages_list[0].metadata.run_id
+        names = protocol.names_in(response.message_object_trees[0])
+        contents = state.objects.first(names, ENOUGH) if len(names) <= MOST else []
+        if len(contents) < len(names):
+            return response
+        whole = wire.METHODS["PullMessages"].response()
+        whole.CopyFrom(response)
+        wire.carry(whole, joined_objects.join(contents))
+        state.note_use(run_id, Use(sent=sum(map(len, contents))))
+        return whole
 
     def _next_message(self, request: Any) -> Any:
         state, node = self._states.state(), request.node.node_id
@@ -189,6 +205,18 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         seconds = sum(request.clientapp_runtime_list[:1])
         state.note_use(run_id, Use(answer.ByteSize(), request.ByteSize(), seconds))
         self._replies.note_reply(request, answer, node)
+        if session_id and (content := wire.carried(request)):
+            try:
+                found = dict(zip(protocol.names_in(tree), joined_objects.split(content), strict=True))
+            except ValueError as error:
+                raise RequestRefused(str(error), "INVALID_ARGUMENT") from error
+            asked = {"node": request.node, "run_id": run_id, "session_id": session_id}
+            pushes = list(joined_objects.joined((name, found[name]) for name in answer.objects_to_push))
+            for name, part in pushes:
+                push = wire.METHODS["PushObject"].request(object_id=name, object_content=part, **asked)
+                if not self.push_object(push, node, context).stored:
+                    return answer
+            del answer.objects_to_push[:]
         return answer
 
     def push_object(self, request: Any, node: int, context: Any) -> Any:

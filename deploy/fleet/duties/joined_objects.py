@@ -4,18 +4,24 @@ A joined request names several objects in its `object_id`, separated by commas. 
 `join`. A SuperLink without this patch finds no object with such a name, and the SuperNode or the ServerApp
 then requests or sends the objects one by one. All objects of a joined request are read or stored in one
 transaction. `deploy.fleet.supernode.transfers` sends these requests.
+
+A small message needs no request for its objects: the answer with the message carries them, joined, in the
+order of `protocol.names_in`. So does the announcement of a small reply.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
 MOST = 64  # the most objects of a request
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
+# The most bytes of objects that the announcement of a reply carries (`wire.carry`). Of a larger reply, the
+# ServerApp sees how much has arrived (`upload_progress`).
+CARRIED = 64 * 1024
 
 SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
@@ -37,6 +43,27 @@ def split(joined: bytes) -> list[bytes]:
             raise ValueError(f"joined objects of {len(joined)} bytes: a length says {start - begin} bytes")
         contents.append(joined[begin:start])
     return contents
+
+
+def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each request: of a large object, or of several small ones, joined."""
+    small: dict[str, bytes] = {}
+
+    def take() -> Iterator[tuple[str, bytes]]:
+        if len(small) == 1:
+            yield from small.items()
+        elif small:
+            yield SEPARATOR.join(small), join(small.values())
+        small.clear()
+
+    for name, content in contents:
+        if len(content) >= ENOUGH:
+            yield name, content
+            continue
+        if len(small) == MOST or sum(map(len, small.values())) + len(content) > ENOUGH:
+            yield from take()
+        small[name] = content
+    yield from take()
 
 
 def parts(names: str, content: bytes) -> dict[str, bytes]:
