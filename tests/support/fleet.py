@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from deploy.tls.probe import serves
 
 PULL = "/flwr.proto.Fleet/PullMessages"
 RECORD = 16_000  # bytes of a frame that fits into a record of TLS
-Metadata = list[tuple[str, str | bytes]]
+Metadata = Sequence[tuple[str, str | bytes]]
 _REQUEST: Metadata = [
     (":method", "POST"),
     (":scheme", "https"),
@@ -196,11 +196,13 @@ class Node:
         )
         return wire.calls(self._channel)
 
-    def ask(self, method: str, request: Any, timeout: float = 30.0, **options: Any) -> Any:
-        """Send a request on a new connection and return the response."""
+    def ask(
+        self, method: str, request: Any, timeout: float = 30.0, more: Metadata = (), **options: Any
+    ) -> Any:
+        """Send a request, with further headers, on a new connection and return the response."""
         calls = self.connect(**options)
         try:
-            return calls[method](request, metadata=self.metadata, timeout=timeout)
+            return calls[method](request, metadata=[*self.metadata, *more], timeout=timeout)
         finally:
             self.close()
 

@@ -19,6 +19,23 @@ def test_a_request_of_before_is_signed_in_these_headers() -> None:
     assert headers == ["flwr-public-key-bin", "flwr-timestamp", "flwr-signature-bin"]
 
 
+@pytest.mark.parametrize("size", [1, 127, 128, 70_000, 3_000_000])
+def test_what_a_message_carries_is_ignored_by_programs_that_do_not_know_it(size: int) -> None:
+    bare = wire.METHODS["PullMessages"].request(node=Node(node_id=7))
+    assert wire.carried(bare) == b""
+    loaded = type(bare).FromString(bare.SerializeToString())
+    wire.carry(loaded, bytes(size))
+    received = type(bare).FromString(loaded.SerializeToString())
+    assert wire.carried(received) == bytes(size)
+    assert received.node == bare.node
+
+
+def test_a_number_in_the_place_of_what_is_carried_counts_as_nothing() -> None:
+    request = wire.METHODS["PullMessages"].request()
+    request.MergeFromString(b"\xc0\x3e\x07")
+    assert wire.carried(request) == b""
+
+
 def test_a_field_that_has_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     pull = wire.METHODS["PullMessages"]
     monkeypatch.setitem(wire.METHODS, "PullMessages", pull._replace(request=Node))

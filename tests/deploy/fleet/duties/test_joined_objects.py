@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -20,9 +20,10 @@ from flwr.supernode.servicer.runtime import runtime_handlers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.fleet import protocol, wire
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, join, split
-from tests.support.fleet import App, SuperLink
+from tests.support.fleet import App, Node, SuperLink
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
@@ -134,6 +135,77 @@ def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(super
         answer = app.replies(sent)[sent]
         for ours, theirs in zip(arrays, answer.content["arrays"].to_numpy_ndarrays(), strict=True):
             assert np.array_equal(ours, theirs)
+    finally:
+        app.close()
+
+
+@pytest.mark.network
+def test_a_small_message_carries_its_objects_for_a_device_that_asks_for_it(superlink: SuperLink) -> None:
+    app, node = App(superlink), superlink.node("whole")
+    pull = PullMessagesRequest(node=node.id)
+    try:
+        node.activate()
+        app.send(node, 1000)
+        assert wire.carried(node.ask("PullMessages", pull)) == b""
+        pulled = node.ask("PullMessages", pull, more=[wire.WHOLE])  # once more, as it is not confirmed
+        names = protocol.names_in(pulled.message_object_trees[0])
+        contents = dict(zip(names, split(wire.carried(pulled)), strict=True))
+        (array,) = inflate_object_from_contents(names[-1], contents).content["arrays"].to_numpy_ndarrays()
+        assert array.nbytes == 1000
+        large = superlink.node("large")
+        large.activate()
+        app.send(large, 2 * ENOUGH)
+        pulled = large.ask("PullMessages", PullMessagesRequest(node=large.id), more=[wire.WHOLE])
+        assert pulled.messages_list
+        assert wire.carried(pulled) == b""
+    finally:
+        app.close()
+
+
+def small_reply(app: App, node: Node) -> tuple[str, PushMessagesRequest, list[bytes]]:
+    """Send a message to a new node. Return its id, the announcement of its reply, and the reply's objects."""
+    node.activate()
+    sent = app.send(node, 1000)
+    reply = Message(RecordDict({"arrays": ArrayRecord([np.arange(9)])}), reply_to=node.receive())
+    parts = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
+    announced = node.announce(reply)
+    return sent, announced, [parts[name] for name in protocol.names_in(announced.message_object_trees[0])]
+
+
+@pytest.mark.network
+def test_the_announcement_of_a_small_reply_carries_its_objects(superlink: SuperLink) -> None:
+    app, node = App(superlink), superlink.node("small reply")
+    try:
+        sent, announced, objects = small_reply(app, node)
+        wire.carry(announced, join(objects))
+        assert not node.ask("PushMessages", announced).objects_to_push
+        (array,) = app.replies(sent)[sent].content["arrays"].to_numpy_ndarrays()
+        assert array.tolist() == list(range(9))
+    finally:
+        app.close()
+
+
+@pytest.mark.network
+def test_what_an_announcement_carries_is_checked(superlink: SuperLink) -> None:
+    app, node = App(superlink), superlink.node("wrong objects")
+    try:
+        sent, announced, objects = small_reply(app, node)
+        bare = PushMessagesRequest.FromString(announced.SerializeToString())
+        wire.carry(announced, join([*objects[:-1], b"another"]))
+        assert len(node.ask("PushMessages", announced).objects_to_push) == len(objects)
+        assert app.replies(sent) == {}
+        names = protocol.names_in(bare.message_object_trees[0])
+        node.push(bare, dict(zip(names, objects, strict=True)))  # as a device does that knows no short way
+        assert app.replies(sent)[sent].has_content()
+        for name, content, reason in (
+            ("too few", join(objects[:-1]), "shorter"),
+            ("too large", bytes(1_000_000), "are allowed"),
+        ):
+            node = superlink.node(name)
+            _, announced, _ = small_reply(app, node)
+            wire.carry(announced, content)
+            with pytest.raises(grpc.RpcError, match=reason):
+                node.ask("PushMessages", announced)
     finally:
         app.close()
 

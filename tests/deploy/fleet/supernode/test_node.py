@@ -30,8 +30,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.supercore.run import Run
 
-from deploy.fleet.duties import held_requests
+from deploy.fleet.duties import held_requests, joined_objects
 from deploy.fleet.duties.joined_objects import SEPARATOR, join, parts
+from deploy.fleet.protocol import names_in
 from deploy.fleet.supernode import node, transfers
 from deploy.fleet.supernode.connection import RunNotRunningError
 
@@ -91,6 +92,7 @@ class Connection:
         self.contents: dict[str, bytes] = {}
         self.over: set[str] = set()  # methods that say that the run is over
         self.missing = False  # whether the objects of messages do not come
+        self.carries = False  # whether a message carries its objects
 
     def _ask(self, method: str) -> None:
         self.asked.append(method)
@@ -102,7 +104,9 @@ class Connection:
         if not self.messages:
             return None
         first = self.messages.pop(0)
-        return remove_content_from_message(first), get_object_tree(first)
+        objects = get_all_nested_objects(first) if self.carries else {}
+        contents = {name: each.deflate() for name, each in objects.items()}
+        return remove_content_from_message(first), get_object_tree(first), contents
 
     def get_run(self, run_id: int) -> Run:
         self._ask("get_run")
@@ -129,13 +133,18 @@ class Connection:
         self.confirmed.append((run_id, message_id))
         self._ask("confirm")
 
-    def send(self, reply: Any, tree: Any, runtime: float) -> tuple[set[str], str]:
+    def send(self, reply: Any, tree: Any, runtime: float, contents: list[bytes]) -> tuple[set[str], str]:
         self._ask("send")
         self.runtimes.append(runtime)
         self.announced.append(reply)
+        if contents:
+            objects = dict(zip(names_in(tree), contents, strict=True))
+            self.sent.append(inflate_object_from_contents(reply.metadata.message_id, objects))
+            return set(), "session"
         return {each.object_id for each in iterate_object_tree(tree)}, "session"
 
     def push_object(self, run_id: int, session: str, names: str, content: bytes) -> None:
+        self.asked.append("push_object")
         assert session == "session"
         self.contents |= parts(names, content)
         reply = self.announced[-1]
@@ -237,6 +246,21 @@ def test_a_message_is_received_and_its_reply_is_sent_part_by_part_without_delay(
     assert state.get_fab(HASH).content == BUNDLE
     assert state.msg_store == {}
     assert reply.metadata.message_id not in state.object_store.store
+
+
+@pytest.mark.parametrize(("limit", "pushes"), [(joined_objects.CARRIED, []), (100, ["push_object"])])
+def test_a_message_that_carries_its_objects_is_answered_by_a_small_reply_that_carries_its_own(
+    monkeypatch: pytest.MonkeyPatch, limit: int, pushes: list[str]
+) -> None:
+    monkeypatch.setattr(node, "CARRIED", limit)
+    connected = Connection(message())
+    connected.carries = True
+    loop, state = make(connected)
+    app = work(state)
+    loop.step()
+    app.join(10)
+    assert [reply.content["config"]["round"] for reply in connected.sent] == [3]
+    assert connected.asked == ["receive", "get_run", "get_fab", "confirm", "send", *pushes]
 
 
 def test_a_reply_is_sent_only_when_its_tree_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
