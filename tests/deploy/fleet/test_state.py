@@ -119,6 +119,35 @@ def test_an_object_for_another_run_is_refused_and_one_without_a_session_finds_it
     assert duties.calls == [("held", "", record.object_id)]
 
 
+def test_the_objects_of_a_request_are_stored_together_or_not_at_all(
+    cohort: CohortLinkState, duties: Called
+) -> None:
+    records = [ConfigRecord({"round": number}) for number in range(3)]
+    contents = {each.object_id: each.deflate() for each in records}
+    first, second, third = contents
+    session = cohort.start_session(RUN)
+    cohort.expect_objects(ObjectTree(object_id=first), session)
+    assert cohort.store_objects(RUN, session, {first: contents[first]})
+    duties.calls.clear()
+    session = cohort.start_session(RUN)
+    cohort.expect_objects(ObjectTree(object_id=second, children=[ObjectTree(object_id=first)]), session)
+    for run, wrong in (
+        (RUN, contents | {first: b"another content"}),
+        (RUN, contents),  # the third one is not expected
+        (RUN + 1, {second: contents[second]}),
+    ):
+        assert not cohort.store_objects(run, session, wrong)
+        assert cohort.objects.get(second) == b""
+    assert duties.calls == []
+    both = {second: contents[second], first: contents[first]}  # the first is stored already
+    for _ in range(2):
+        assert cohort.store_objects(RUN, session, both)
+    assert duties.calls == [("held", session, second), ("held", session, first)] * 2
+    assert cohort.rows("SELECT * FROM object_push_sessions") == []
+    assert cohort.objects.first([second, first, third], 1000) == list(both.values())
+    assert cohort.objects.first([second, first], 1) == [contents[second]]
+
+
 def test_a_node_that_is_online_is_activated_only_if_it_returns(
     cohort: CohortLinkState, duties: Called
 ) -> None:
