@@ -276,7 +276,7 @@ class FrontDoor:
         self._budgets.spend_bytes(node, len(body))
         limit = {
             "PushObject": self._largest_object,
-            "PushMessages": self._replies.largest_request + CARRIED + SMALL_BODY,
+            "PushMessages": self._replies.largest_request + CARRIED,
         }.get(method.name, SMALL_BODY)
         if len(body) > limit:
             reason = f"{len(body)} bytes, and at most {limit} are allowed"
