@@ -25,7 +25,6 @@ import grpc
 from deploy.fleet import errors, protocol, wire
 from deploy.fleet.admission.refusal_log import RefusalLog
 from deploy.fleet.budgets import Budgets
-from deploy.fleet.duties.joined_objects import CARRIED
 from deploy.fleet.errors import RequestRefused
 from deploy.fleet.sockets import sender
 from deploy.flower.commands import WRONG_CLOCK
@@ -276,7 +275,7 @@ class FrontDoor:
         self._budgets.spend_bytes(node, len(body))
         limit = {
             "PushObject": self._largest_object,
-            "PushMessages": self._replies.largest_request + CARRIED,
+            "PushMessages": self._replies.largest_request,
         }.get(method.name, SMALL_BODY)
         if len(body) > limit:
             reason = f"{len(body)} bytes, and at most {limit} are allowed"

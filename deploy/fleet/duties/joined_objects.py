@@ -19,8 +19,8 @@ from typing import Any
 
 MOST = 64  # the most objects of a request
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
-# The most bytes of objects that the announcement of a reply carries (`wire.carry`). Of a larger reply, the
-# ServerApp sees how much has arrived (`upload_progress`).
+# The most bytes of objects that the announcement of a reply carries (`wire.carry`), below the limit of such
+# requests (`ReplyAdmission.largest_request`). Of a larger reply, the ServerApp sees how much has arrived.
 CARRIED = 64 * 1024
 
 SEPARATOR = ","
