@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from sqlalchemy import text
+from sqlalchemy import exc, text
 
 from deploy.fleet.storage import transactions
 from deploy.fleet.storage.statements import executor
@@ -83,3 +84,23 @@ def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_toget
     other = InTurn(str(tmp_path / "database"))
     other.initialize()
     assert [row["n"] for row in other.query("SELECT n FROM counter")] == [1, 4, 5]
+
+
+def test_a_full_database_takes_transactions_again_when_there_is_room(tmp_path: Path) -> None:
+    store = InTurn(str(tmp_path / "database"))
+    store.initialize()
+    store.query("CREATE TABLE counter (n BLOB)")
+    (pages,) = store.query("PRAGMA page_count")
+
+    def insert(size: int) -> None:
+        with store.session() as database:
+            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (1,))
+            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (size,))
+
+    store.query(f"PRAGMA max_page_count = {pages['page_count'] + 2}")
+    with pytest.raises(exc.OperationalError, match="full"):
+        insert(10**6)
+    assert store.query("SELECT n FROM counter") == []
+    store.query("PRAGMA max_page_count = 1000000")
+    insert(10**6)
+    assert len(store.query("SELECT n FROM counter")) == 2
