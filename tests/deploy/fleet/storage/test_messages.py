@@ -250,6 +250,19 @@ def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states):
     assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
+def test_a_serverapp_is_told_of_the_nodes_that_flower_tells_it_of(states: list[Any]) -> None:
+    flower, few = states
+    for state in states:
+        state.query("UPDATE node SET name = 'a', online_until = 7 WHERE node_id = 5")  # it has just left
+    nodes = few.nodes_for(RUN)
+    expected = flower.get_node_info(node_ids=list(flower.get_nodes(RUN)))
+    for each in (*nodes, *expected):
+        each.online_until = 0  # the states were made at two times
+    assert nodes == expected
+    assert [node.node_id for node in nodes] == [NODES[0]]
+    assert few.nodes_for(RUN + 1) == []
+
+
 @pytest.mark.parametrize("returns", [False, True])
 def test_nodes_come_online_as_in_flower(states, returns):
     results = []

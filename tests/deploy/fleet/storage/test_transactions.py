@@ -2,11 +2,15 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
+import pytest
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from sqlalchemy import text
+from sqlalchemy import exc, text
 
 from deploy.fleet.storage import transactions
+from deploy.fleet.storage.statements import executor
 from deploy.processes.groups import wait_until
 
 THREADS, TIMES = 40, 5
@@ -16,15 +20,15 @@ class InTurn(transactions.TakesTurns, SqlObjectStore):
     """A store whose transactions take turns."""
 
 
-def test_one_thread_at_a_time_is_in_a_transaction(tmp_path):
+def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:
     store = InTurn(str(tmp_path / "database"))
     store.initialize()
     store.query("CREATE TABLE counter (n INTEGER)")
     store.query("INSERT INTO counter VALUES (0)")
-    inside = set()
+    inside: set[int] = set()
     most = 0
 
-    def count():
+    def count() -> None:
         nonlocal most
         for _ in range(TIMES):
             with (
@@ -45,10 +49,10 @@ def test_one_thread_at_a_time_is_in_a_transaction(tmp_path):
     assert store.query("SELECT n FROM counter")[0]["n"] == THREADS * TIMES
 
 
-def test_threads_get_their_turn_in_the_order_in_which_they_ask():
+def test_threads_get_their_turn_in_the_order_in_which_they_ask() -> None:
     turns, order = transactions.Turns(), list[int]()
 
-    def take(number):
+    def take(number: int) -> None:
         with turns, turns:
             order.append(number)
 
@@ -56,7 +60,47 @@ def test_threads_get_their_turn_in_the_order_in_which_they_ask():
     with turns:
         for number, thread in enumerate(threads):
             thread.start()
-            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)
+            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)  # type: ignore[misc]
     for thread in threads:
         thread.join(10)
     assert order == list(range(8))
+
+
+def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_together(tmp_path: Path) -> None:
+    store = InTurn(str(tmp_path / "database"))
+    store.initialize()
+    store.query("CREATE TABLE counter (n INTEGER)")
+    with store.session() as database:
+        executor(database)("INSERT INTO counter VALUES (1)")
+        assert database._session is None
+    with suppress(KeyError), store.session() as database:
+        executor(database)("INSERT INTO counter VALUES (2)")
+        database.execute(text("INSERT INTO counter VALUES (3)"))
+        assert [row["n"] for row in store.query("SELECT n FROM counter")] == [1, 2, 3]
+        raise KeyError
+    with store.session() as database:
+        database.execute(text("INSERT INTO counter VALUES (4)"))
+        executor(database)("INSERT INTO counter VALUES (5)")
+    other = InTurn(str(tmp_path / "database"))
+    other.initialize()
+    assert [row["n"] for row in other.query("SELECT n FROM counter")] == [1, 4, 5]
+
+
+def test_a_full_database_takes_transactions_again_when_there_is_room(tmp_path: Path) -> None:
+    store = InTurn(str(tmp_path / "database"))
+    store.initialize()
+    store.query("CREATE TABLE counter (n BLOB)")
+    (pages,) = store.query("PRAGMA page_count")
+
+    def insert(size: int) -> None:
+        with store.session() as database:
+            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (1,))
+            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (size,))
+
+    store.query(f"PRAGMA max_page_count = {pages['page_count'] + 2}")
+    with pytest.raises(exc.OperationalError, match="full"):
+        insert(10**6)
+    assert store.query("SELECT n FROM counter") == []
+    store.query("PRAGMA max_page_count = 1000000")
+    insert(10**6)
+    assert len(store.query("SELECT n FROM counter")) == 2
