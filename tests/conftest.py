@@ -38,7 +38,7 @@ def pytest_configure():
 
 
 @pytest.fixture(autouse=True)
-def _flowers_log_level() -> Iterator[None]:
+def _flowers_log_level():
     """Undo what a test does to Flower's logger: the simulated engines raise its level; `caplog` needs its
     propagation."""
     logger = logging.getLogger("flwr")

@@ -1,7 +1,5 @@
 """``python -m tests.faults --seed N`` replays one history; ``--seeds A:B`` plays many."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

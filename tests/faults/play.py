@@ -1,7 +1,5 @@
 """Plays a script without kills of the server and with them; the results must be equal."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import tempfile

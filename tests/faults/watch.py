@@ -1,7 +1,5 @@
 """Invariants of each round, checked against the actual replies of the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from math import ceil

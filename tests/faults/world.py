@@ -1,7 +1,5 @@
 """The clients of a script, and the network between them and the server."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, cast

@@ -3,8 +3,6 @@
 The arm64 device runs under emulation, so it is several times slower than hardware.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The cluster of docker-compose.yml on a real Docker engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The image of clients for linux/arm64, in a cluster of docker-compose.yml beside a native client."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import TYPE_CHECKING

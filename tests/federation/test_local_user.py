@@ -1,7 +1,5 @@
 """What another user of the server's machine can do: connect to the loopback ports, and be refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``python -m tests.nemesis --seed N --minutes M`` runs a real federation under faults, and checks it."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

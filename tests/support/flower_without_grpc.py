@@ -5,8 +5,6 @@ The servers, stubs, clients and interceptors of gRPC are deleted. Whatever impor
 not tried yet. `make test-flower-rehearsal` runs the contract tests on it.
 """
 
-from __future__ import annotations
-
 import ast
 import shutil
 from importlib.metadata import distribution

@@ -3,8 +3,6 @@
 All clients train in round 1, and three in each later round.
 """
 
-from __future__ import annotations
-
 import json
 from typing import TYPE_CHECKING, Any
 

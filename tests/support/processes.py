@@ -1,7 +1,5 @@
 """Processes that a test waits for."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A Debian for arm64 on a machine with another processor. Its programs run under emulation."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The page of slow clients says who is first, and of whom the seeds do not show that it is later."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

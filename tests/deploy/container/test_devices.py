@@ -1,7 +1,5 @@
 """Devices of a cluster in containers are registered and revoked."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import TYPE_CHECKING

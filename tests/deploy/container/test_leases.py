@@ -1,7 +1,5 @@
 """A lease decides which client a container is, and gives it the key of that client alone."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

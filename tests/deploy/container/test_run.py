@@ -1,7 +1,5 @@
 """A restarted container continues the run, unless it has ended or its settings have changed."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import pytest

@@ -1,7 +1,5 @@
 """The environment gives the settings of a run."""
 
-from __future__ import annotations
-
 import sys
 from typing import TYPE_CHECKING
 

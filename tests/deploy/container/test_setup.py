@@ -1,7 +1,5 @@
 """Certificates, keys and the executors' secret are made once."""
 
-from __future__ import annotations
-
 import stat
 from typing import TYPE_CHECKING
 

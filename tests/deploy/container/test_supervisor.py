@@ -1,7 +1,5 @@
 """A container's supervisor starts its program again and leaves nothing of it behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

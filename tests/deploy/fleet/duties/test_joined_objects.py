@@ -1,5 +1,4 @@
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import numpy as np
@@ -23,16 +22,16 @@ from hypothesis import strategies as st
 from deploy.fleet import protocol, wire
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.duties.joined_objects import ENOUGH, MOST, join, split
-from tests.support.fleet import App, Node, SuperLink
+from tests.support.fleet import App
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_what_is_joined_is_split_again(contents: list[bytes]) -> None:
+def test_what_is_joined_is_split_again(contents):
     assert split(join(contents)) == contents
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.data())
-def test_joined_contents_that_are_cut_off_are_refused(contents: list[bytes], data: Any) -> None:
+def test_joined_contents_that_are_cut_off_are_refused(contents, data):
     joined = join(contents)
     ends = np.cumsum([0, *(8 + len(each) for each in contents)])
     length = data.draw(st.integers(1, len(joined) - 1).filter(lambda end: end not in ends))
@@ -43,17 +42,17 @@ def test_joined_contents_that_are_cut_off_are_refused(contents: list[bytes], dat
 class Servicer:
     """Answers requests for single objects, as Flower's handlers."""
 
-    def __init__(self, **contents: bytes) -> None:
+    def __init__(self, **contents):
         self.contents = contents
         self.requests = 0
 
-    def pull_object(self, asked: Any) -> Any:
+    def pull_object(self, asked):
         content = self.contents.get(asked.object_id)
         return SimpleNamespace(
             object_found=content is not None, object_available=bool(content), object_content=content or b""
         )
 
-    def push_object(self, asked: Any) -> Any:
+    def push_object(self, asked):
         known = asked.object_id in self.contents and asked.session_id == "session"
         if known:
             self.contents[asked.object_id] = asked.object_content
@@ -63,10 +62,10 @@ class Servicer:
 class Joining(Servicer):
     """Answers joined requests too, as the Fleet service."""
 
-    def pull_object(self, asked: Any) -> Any:
+    def pull_object(self, asked):
         return joined_objects.pull_each(asked, super().pull_object, None)
 
-    def push_object(self, asked: Any) -> Any:
+    def push_object(self, asked):
         return joined_objects.push_each(asked, super().push_object, None)
 
 
@@ -80,25 +79,25 @@ class Joining(Servicer):
         (",".join("a" * (MOST + 1)), join([b""] * (MOST + 1)), f"at most {MOST}"),
     ],
 )
-def test_a_joined_request_that_is_not_valid_is_refused(names: str, content: bytes, reason: str) -> None:
+def test_a_joined_request_that_is_not_valid_is_refused(names, content, reason):
     request = PushObjectRequest(object_id=names, object_content=content, session_id="session")
     with pytest.raises(ValueError, match=reason):
         Joining(a=b"", b=b"").push_object(request)
 
 
-def test_a_request_for_too_many_objects_is_refused() -> None:
+def test_a_request_for_too_many_objects_is_refused():
     with pytest.raises(ValueError, match=f"at most {MOST}"):
         Joining(a=b"1").pull_object(PullObjectRequest(object_id=",".join("a" * (MOST + 1))))
 
 
-def test_a_response_has_at_most_one_object_more_than_is_enough() -> None:
+def test_a_response_has_at_most_one_object_more_than_is_enough():
     servicer = Joining(a=bytes(ENOUGH - 1), b=bytes(ENOUGH), c=b"1")
     response = servicer.pull_object(PullObjectRequest(object_id="a,b,c"))
     assert [len(each) for each in split(response.object_content)] == [ENOUGH - 1, ENOUGH]
 
 
 @pytest.mark.network
-def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(superlink: SuperLink) -> None:
+def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(superlink):
     app, node = App(superlink), superlink.node("joined")
     try:
         node.activate()
@@ -140,7 +139,7 @@ def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(super
 
 
 @pytest.mark.network
-def test_a_small_message_carries_its_objects_for_a_device_that_asks_for_it(superlink: SuperLink) -> None:
+def test_a_small_message_carries_its_objects_for_a_device_that_asks_for_it(superlink):
     app, node = App(superlink), superlink.node("whole")
     pull = PullMessagesRequest(node=node.id)
     try:
@@ -162,7 +161,7 @@ def test_a_small_message_carries_its_objects_for_a_device_that_asks_for_it(super
         app.close()
 
 
-def small_reply(app: App, node: Node) -> tuple[str, PushMessagesRequest, list[bytes]]:
+def small_reply(app, node):
     """Send a message to a new node. Return its id, the announcement of its reply, and the reply's objects."""
     node.activate()
     sent = app.send(node, 1000)
@@ -173,7 +172,7 @@ def small_reply(app: App, node: Node) -> tuple[str, PushMessagesRequest, list[by
 
 
 @pytest.mark.network
-def test_the_announcement_of_a_small_reply_carries_its_objects(superlink: SuperLink) -> None:
+def test_the_announcement_of_a_small_reply_carries_its_objects(superlink):
     app, node = App(superlink), superlink.node("small reply")
     try:
         sent, announced, objects = small_reply(app, node)
@@ -186,7 +185,7 @@ def test_the_announcement_of_a_small_reply_carries_its_objects(superlink: SuperL
 
 
 @pytest.mark.network
-def test_what_an_announcement_carries_is_checked(superlink: SuperLink) -> None:
+def test_what_an_announcement_carries_is_checked(superlink):
     app, node = App(superlink), superlink.node("wrong objects")
     try:
         sent, announced, objects = small_reply(app, node)
@@ -210,8 +209,8 @@ def test_what_an_announcement_carries_is_checked(superlink: SuperLink) -> None:
         app.close()
 
 
-def test_a_supernode_answers_joined_requests_of_its_apps() -> None:
-    handlers: Any = SimpleNamespace(
+def test_a_supernode_answers_joined_requests_of_its_apps():
+    handlers = SimpleNamespace(
         pull_object=runtime_handlers.pull_object, push_object=runtime_handlers.push_object
     )
     joined_objects.answer_apps(handlers)

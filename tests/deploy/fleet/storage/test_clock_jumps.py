@@ -1,7 +1,5 @@
 """A jump of the clock of the SuperLink's machine ends no run."""
 
-from __future__ import annotations
-
 import importlib
 from datetime import timedelta
 

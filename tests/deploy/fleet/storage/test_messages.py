@@ -250,7 +250,7 @@ def test_heartbeats_are_noted_and_keys_are_found_as_in_flower(states):
     assert [back for *_, back in results[0][9:]] == [False, False, True]  # only the last one was offline
 
 
-def test_a_serverapp_is_told_of_the_nodes_that_flower_tells_it_of(states: list[Any]) -> None:
+def test_a_serverapp_is_told_of_the_nodes_that_flower_tells_it_of(states):
     flower, few = states
     for state in states:
         state.query("UPDATE node SET name = 'a', online_until = 7 WHERE node_id = 5")  # it has just left

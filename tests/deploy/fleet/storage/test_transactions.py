@@ -3,7 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
@@ -20,15 +19,15 @@ class InTurn(transactions.TakesTurns, SqlObjectStore):
     """A store whose transactions take turns."""
 
 
-def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:
+def test_one_thread_at_a_time_is_in_a_transaction(tmp_path):
     store = InTurn(str(tmp_path / "database"))
     store.initialize()
     store.query("CREATE TABLE counter (n INTEGER)")
     store.query("INSERT INTO counter VALUES (0)")
-    inside: set[int] = set()
+    inside = set()
     most = 0
 
-    def count() -> None:
+    def count():
         nonlocal most
         for _ in range(TIMES):
             with (
@@ -49,10 +48,10 @@ def test_one_thread_at_a_time_is_in_a_transaction(tmp_path: Path) -> None:
     assert store.query("SELECT n FROM counter")[0]["n"] == THREADS * TIMES
 
 
-def test_threads_get_their_turn_in_the_order_in_which_they_ask() -> None:
+def test_threads_get_their_turn_in_the_order_in_which_they_ask():
     turns, order = transactions.Turns(), list[int]()
 
-    def take(number: int) -> None:
+    def take(number):
         with turns, turns:
             order.append(number)
 
@@ -60,13 +59,13 @@ def test_threads_get_their_turn_in_the_order_in_which_they_ask() -> None:
     with turns:
         for number, thread in enumerate(threads):
             thread.start()
-            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)  # type: ignore[misc]
+            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)
     for thread in threads:
         thread.join(10)
     assert order == list(range(8))
 
 
-def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_together(tmp_path: Path) -> None:
+def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_together(tmp_path):
     store = InTurn(str(tmp_path / "database"))
     store.initialize()
     store.query("CREATE TABLE counter (n INTEGER)")
@@ -86,13 +85,13 @@ def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_toget
     assert [row["n"] for row in other.query("SELECT n FROM counter")] == [1, 4, 5]
 
 
-def test_a_full_database_takes_transactions_again_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_database_takes_transactions_again_when_there_is_room(tmp_path):
     store = InTurn(str(tmp_path / "database"))
     store.initialize()
     store.query("CREATE TABLE counter (n BLOB)")
     (pages,) = store.query("PRAGMA page_count")
 
-    def insert(size: int) -> None:
+    def insert(size):
         with store.session() as database:
             executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (1,))
             executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (size,))
