@@ -6,7 +6,6 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -18,9 +17,6 @@ from strategies.options import Checkpoints
 from .script import Script, draw, initial_arrays
 from .watch import BrokenError, Watch, require_same
 from .world import KilledError, World
-
-if TYPE_CHECKING:
-    pass
 
 _IN_MEMORY = Path("/dev/shm")  # its files use no disk
 

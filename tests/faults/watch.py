@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.selectors import Selector
 
 from .script import LIES, REGISTERED
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Arrays = Mapping[str, "NDArray[Any]"]
 

@@ -2,19 +2,17 @@
 
 from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray
 from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, STATUS, UPDATE
 from strategies.selectors.invitation import GroupMember
 
 from .script import DEADLINE, EPOCH, GARBAGE, LIES, ODD, TOO_LATE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Arrays = dict[str, "NDArray[Any]"]
 _NEVER_SENT = "message-0"

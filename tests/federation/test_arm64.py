@@ -12,7 +12,7 @@ import subprocess
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +21,6 @@ from sklearn.datasets import load_digits
 from ..support.devices import COHORT, Running, cohort, run_cli, server_up
 from ..support.processes import memory_alone, processes_of, running, wait_for
 from ..support.userland import FOLDER, Userland, why_not
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.arm64
 

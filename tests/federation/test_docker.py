@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -28,9 +27,6 @@ from ..support.named_strategies import (
     histories_below,
     rounds_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 3

@@ -2,16 +2,12 @@
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ..support.userland import FOLDER, why_not
 from .test_docker import ROOT, Compose, output_of
 from .test_docker import why_not as why_no_docker
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [pytest.mark.docker, pytest.mark.arm64]
 

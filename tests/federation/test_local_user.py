@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
@@ -20,9 +19,6 @@ from deploy.flower import commands
 from deploy.tls import certificates
 
 from ..deploy.engines.test_local_cluster import listening_ports
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [
     pytest.mark.network,

@@ -4,15 +4,12 @@ All clients train in round 1, and three in each later round.
 """
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import Array
 
 import tasks
-
-if TYPE_CHECKING:
-    pass
 
 Lines = list[dict[str, Any]]
 

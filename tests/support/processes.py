@@ -8,12 +8,8 @@ import traceback
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

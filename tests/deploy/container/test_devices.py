@@ -2,13 +2,9 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from deploy.container import devices
 from deploy.tls import certificates
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_devices_are_registered_and_revoked_under_names_of_their_own(tmp_path, monkeypatch, capsys):

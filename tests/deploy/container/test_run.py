@@ -1,7 +1,5 @@
 """A restarted container continues the run, unless it has ended or its settings have changed."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from deploy.container import run
@@ -9,10 +7,6 @@ from deploy.container.settings import VARIABLES, trials_from_environment
 from deploy.engines import superlink
 
 from ...support.histories import write_history
-
-if TYPE_CHECKING:
-    pass
-
 
 RUNNING = {"success": True, "runs": [{"status": "running"}]}
 AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}

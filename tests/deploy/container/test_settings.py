@@ -1,7 +1,6 @@
 """The environment gives the settings of a run."""
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -9,9 +8,6 @@ from flwr.common.config import parse_config_args
 from deploy.container import DATA, DEVICES, client, client_names
 from deploy.container.client import node_config
 from deploy.container.settings import trials_from_environment
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_client_names_sort_by_number():

@@ -1,13 +1,9 @@
 """Certificates, keys and the executors' secret are made once."""
 
 import stat
-from typing import TYPE_CHECKING
 
 from deploy.container.setup import prepare, write_secret
 from deploy.tls import certificates
-
-if TYPE_CHECKING:
-    pass
 
 
 def read(folder):

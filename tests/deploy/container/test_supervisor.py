@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 from ...support.processes import linux, running, wait_for
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[3]
 
