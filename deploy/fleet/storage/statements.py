@@ -16,7 +16,7 @@ from typing import Any
 from deploy.flower.corrupt_database import note_error
 
 AMONG = "IN (SELECT value FROM json_each(?))"  # the value of the parameter comes from `listed`
-EXECUTE = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
+_KEY = "cohort_execute"  # the key under which `session.info` keeps the function that `executor` returns
 
 
 def listed(values: Iterable[Any]) -> str:
@@ -49,18 +49,14 @@ def executor(session: Any) -> Callable[..., Any]:
     The function's arguments are the statement and the values of its parameters: a tuple, or a list of tuples
     to execute the statement with each of them.
     """
-    execute: Callable[..., Any] | None = session.info.get(EXECUTE)
-    if execute is None:
-        execute = session.info[EXECUTE] = on(session.connection())
-    return execute
-
-
-def on(connection: Any) -> Callable[..., Any]:
-    """Return a function that executes a statement on a connection of SQLAlchemy, as `executor` says."""
+    known: Callable[..., Any] | None = session.info.get(_KEY)
+    if known is not None:
+        return known
+    connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, sqlite3.Connection):
-        exec_driver_sql: Callable[..., Any] = connection.exec_driver_sql
-        return exec_driver_sql
+        execute: Callable[..., Any] = connection.exec_driver_sql
+        return execute
 
     def execute_directly(statement: str, values: Any = ()) -> Rows:
         rows = driver.cursor(Rows)
@@ -75,6 +71,7 @@ def on(connection: Any) -> Callable[..., Any]:
             wrapped = importlib.import_module("sqlalchemy").exc.DBAPIError.instance
             raise wrapped(statement, None, error, sqlite3.Error, hide_parameters=True) from error
 
+    session.info[_KEY] = execute_directly
     return execute_directly
 
 

@@ -11,19 +11,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flwr.supercore.sql_mixin import SqlMixin
-from sqlalchemy.orm import Session
-
-from deploy.fleet.storage.statements import EXECUTE, on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
 
 
 class Turns:
@@ -73,65 +69,18 @@ class TakesTurns(SqlMixin):
     """
 
     _turns = Turns()
-    _open: ClassVar[dict[str, Transaction]] = {}  # those of the thread whose turn it is, by database
+    _open: ClassVar[dict[str, Session]] = {}  # the sessions of the thread whose turn it is, by database
 
-    def session(self) -> AbstractContextManager[Any]:  # type: ignore[override]
+    def session(self) -> AbstractContextManager[Session]:  # type: ignore[override]
         """Return a context manager that begins a transaction when it is this thread's turn."""
         outer = self._open.get(self.database_url) if self._turns.is_mine() else None
         return self._taking_a_turn() if outer is None else nullcontext(outer)
 
     @contextmanager
-    def _taking_a_turn(self) -> Iterator[Transaction]:
-        with self._turns:
-            transaction = self._open[self.database_url] = Transaction(*self._connection)
+    def _taking_a_turn(self) -> Iterator[Session]:
+        with self._turns, super().session() as session:
+            self._open[self.database_url] = session
             try:
-                yield transaction
-                transaction.commit()
-            except BaseException:
-                transaction.rollback()
-                raise
+                yield session
             finally:
                 del self._open[self.database_url]
-
-    @cached_property
-    def _connection(self) -> tuple[Connection, Callable[..., Any]]:
-        """The only connection to the database, and the function that executes statements on it."""
-        with super().session() as session:
-            connection = session.connection().engine.connect()
-        return connection, on(connection)
-
-
-class Transaction:
-    """A transaction. It has all names of a session of SQLAlchemy, for Flower's own methods.
-
-    The session is made when the first of these names is used: it takes longer to begin and to end than most
-    transactions of this project take, which only use `statements.executor`.
-    """
-
-    def __init__(self, connection: Connection, execute: Callable[..., Any]) -> None:
-        self.info = {EXECUTE: execute}
-        self._connection = connection
-        self._session: Session | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._session is None:
-            self._session = Session(self._connection)
-        return getattr(self._session, name)
-
-    @property
-    def _driver(self) -> Any:
-        return self._connection.connection.driver_connection
-
-    def commit(self) -> None:
-        """Commit what was executed."""
-        if self._session is not None:
-            self._session.commit()
-            self._session.close()
-        if self._driver.in_transaction:
-            self.info[EXECUTE]("COMMIT")
-
-    def rollback(self) -> None:
-        """Undo what was executed."""
-        if self._session is not None:
-            self._session.close()
-        self._driver.rollback()

@@ -2,14 +2,11 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-import pytest
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from sqlalchemy import exc, text
+from sqlalchemy import text
 
 from deploy.fleet.storage import transactions
-from deploy.fleet.storage.statements import executor
 from deploy.processes.groups import wait_until
 
 THREADS, TIMES = 40, 5
@@ -59,47 +56,7 @@ def test_threads_get_their_turn_in_the_order_in_which_they_ask():
     with turns:
         for number, thread in enumerate(threads):
             thread.start()
-            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)
+            assert wait_until(lambda number=number: len(turns._waiting) == number + 1, 10)  # type: ignore[misc]
     for thread in threads:
         thread.join(10)
     assert order == list(range(8))
-
-
-def test_a_transaction_makes_a_session_only_for_flower_and_both_are_undone_together(tmp_path):
-    store = InTurn(str(tmp_path / "database"))
-    store.initialize()
-    store.query("CREATE TABLE counter (n INTEGER)")
-    with store.session() as database:
-        executor(database)("INSERT INTO counter VALUES (1)")
-        assert database._session is None
-    with suppress(KeyError), store.session() as database:
-        executor(database)("INSERT INTO counter VALUES (2)")
-        database.execute(text("INSERT INTO counter VALUES (3)"))
-        assert [row["n"] for row in store.query("SELECT n FROM counter")] == [1, 2, 3]
-        raise KeyError
-    with store.session() as database:
-        database.execute(text("INSERT INTO counter VALUES (4)"))
-        executor(database)("INSERT INTO counter VALUES (5)")
-    other = InTurn(str(tmp_path / "database"))
-    other.initialize()
-    assert [row["n"] for row in other.query("SELECT n FROM counter")] == [1, 4, 5]
-
-
-def test_a_full_database_takes_transactions_again_when_there_is_room(tmp_path):
-    store = InTurn(str(tmp_path / "database"))
-    store.initialize()
-    store.query("CREATE TABLE counter (n BLOB)")
-    (pages,) = store.query("PRAGMA page_count")
-
-    def insert(size):
-        with store.session() as database:
-            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (1,))
-            executor(database)("INSERT INTO counter VALUES (zeroblob(?))", (size,))
-
-    store.query(f"PRAGMA max_page_count = {pages['page_count'] + 2}")
-    with pytest.raises(exc.OperationalError, match="full"):
-        insert(10**6)
-    assert store.query("SELECT n FROM counter") == []
-    store.query("PRAGMA max_page_count = 1000000")
-    insert(10**6)
-    assert len(store.query("SELECT n FROM counter")) == 2
