@@ -12,6 +12,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from deploy.processes.signals import raise_on_signals
+
 from .faults import episode
 from .federations import ENGINES
 from .nemesis import Nemesis
@@ -52,7 +54,12 @@ def main():
         deadline=given.deadline,
         say=lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", file=console, flush=True),
     )
-    with (folder / "serverapp.log").open("w") as log, contextlib.redirect_stdout(log):
+    # A nemesis that is told to end takes its federation with it.
+    with (
+        raise_on_signals(lambda _: KeyboardInterrupt()),
+        (folder / "serverapp.log").open("w") as log,
+        contextlib.redirect_stdout(log),
+    ):
         report = nemesis.run()
     print(tell(report))
     return int(bool(report.violations))
