@@ -90,16 +90,17 @@ class ForecastSelector(StreamSelector):
     is at most 20 times its importance under uniform sampling if all clients are available, and at most 20 M/A
     times if A of the M clients are.
 
-    A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
-    sizes, and rounds with many absent clients, cost O(M).
+    A round costs O(M). With the selector's own draws it costs O(K log S + C) for S seen clients and C = 1601
+    classes of sizes, except for changes of M or of sizes, and rounds with many absent clients.
 
     The setting per client `update_norms` gives norms that are known before the first round, or when clients
     join; a value below 0 stands for an unknown norm. With ``ask_norms=True`` all available clients are asked
     for a norm before round 1.
 
-    Draws are "balanced" on what is remembered of the clients' updates, which has won on real tasks
-    (docs/results/real-tasks.md). Where updates are masked nothing is remembered, and draws are "systematic".
-    The selector's own draws, with ``design="own"``, are "stratified", and never cost O(M).
+    Draws are "balanced" on what is remembered of the clients' updates: in docs/results/real-tasks.md this
+    needs the fewest rounds, or not significantly more. If updates are masked, nothing is remembered, and
+    draws are "systematic".
+    The selector's own draws, with ``design="own"``, are "stratified".
     """
 
     name = "forecast"
