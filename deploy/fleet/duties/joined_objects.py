@@ -80,7 +80,8 @@ def answer_apps(handlers: Any) -> None:
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
         store = getattr(state, "objects", None)  # a SuperNode's state has none
-        return pull_each(asked, lambda one: pull(one, state, task), state, store and store.first)
+        find = None if store is None else store.first  # its truth value would count all objects
+        return pull_each(asked, lambda one: pull(one, state, task), state, find)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:

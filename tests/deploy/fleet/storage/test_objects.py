@@ -16,8 +16,8 @@ RUN = 2**64 - 1  # the largest id of a run
 
 
 @pytest.fixture
-def stores():
-    found = [SqlObjectStore(":memory:"), CohortObjectStore(":memory:")]
+def stores(tmp_path):
+    found = [SqlObjectStore(":memory:"), CohortObjectStore(str(tmp_path / "database"))]
     for each in found:
         each.initialize()
     return found
