@@ -109,6 +109,15 @@ def test_a_command_is_accepted(command, tmp_path, monkeypatch):
     assert len(started) == 1
 
 
+def test_the_reference_pages_are_what_the_code_says(monkeypatch):
+    """`make reference` writes them."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+    written = runpy.run_path(str(ROOT / "docs" / "extensions" / "reference.py"))
+    assert {page.name for page in written["FOLDER"].iterdir()} == set(written["pages"]())
+    for name, text in written["pages"]().items():
+        assert (written["FOLDER"] / name).read_text("utf-8") == text, name
+
+
 def test_every_file_has_a_first_sentence_for_make_tree():
     first_sentence = runpy.run_path(str(ROOT / "docs" / "extensions" / "tree.py"))["first_sentence"]
     for room in ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks", "docs"):
