@@ -121,8 +121,8 @@ def test_a_command_is_accepted(command, tmp_path, monkeypatch):
     """Up to the point where a federation would start."""
     started = []
     monkeypatch.setattr(cli, "_compare", lambda engine, comparison, **options: started.append(comparison))
-    arguments = shlex.split(command, comments=True)[1:]
-    result = CliRunner().invoke(cli.cli, [*arguments, "--out", str(tmp_path / "run")])
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.cli, shlex.split(command, comments=True)[1:])
     assert result.exit_code == 0, result.stderr
     assert len(started) == 1
 
