@@ -49,7 +49,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-devices-of-before test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check tree lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-flowers test-oldest-flower test-devices-of-before test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check reference tree lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -191,6 +191,9 @@ results: $(VENV)/.dev             ## docs/results.md and its pages, from the dat
 results-check: $(VENV)/.dev       ## whether pages, sources and a sample of seeds fit the data files
 	COHORT_DATA=$${COHORT_DATA:-$$([ ! -d ../shared/data ] || echo ../shared/data)} \
 	  $(BIN)/cohort bench results --check $(if $(SAMPLE),--sample $(SAMPLE))
+
+reference: $(VENV)/.dev           ## docs/reference/, from the code: options, settings, fields, metrics, selectors
+	$(BIN)/python docs/extensions/reference.py
 
 tree: $(VENV)/bin/python          ## all files, each with its first sentence
 	@$(BIN)/python docs/extensions/tree.py
