@@ -19,7 +19,10 @@ from deploy.flower.versions import TRIED, TRYING, names
 _ROOT = Path(__file__).parents[3]
 # The tests of all that relies on Flower in a server and its devices. The gate and the front door are code of
 # our own, which floods test for minutes.
-CONTRACT = ("tests/deploy/fleet", "tests/deploy/flower", "tests/federation/test_federation.py")
+CONTRACT = (
+    *("tests/deploy/fleet", "tests/deploy/flower"),
+    *("tests/deploy/page/test_database.py", "tests/federation/test_federation.py"),
+)
 LEFT_OUT = ("--ignore", "tests/deploy/fleet/gate", "-k", "not test_front_door.py or own_key_only")
 MARKERS = "not slow"
 
