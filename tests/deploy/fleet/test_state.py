@@ -311,9 +311,7 @@ def test_only_methods_that_flower_calls_replace_one_of_flower():
     assert {name for name in own if any(name in vars(each) for each in flower)} == CALLED_BY_FLOWER
 
 
-def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
-    monkeypatch,
-):
+def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(monkeypatch):
     monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
     with pytest.raises(AttributeError, match="get_objectstore_linkstate_factories"):
         factories.hand_over(Duties())
