@@ -1,7 +1,5 @@
 """The command `cohort check`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tomllib

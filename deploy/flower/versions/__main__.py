@@ -5,8 +5,6 @@ the tests, ``--write`` records the names of the installed version. Exit status: 
 tests pass.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
