@@ -25,8 +25,6 @@ from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.use import Use
 from tests.support.states import made
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 RUN, NODE = 1, 7
 
 

@@ -14,8 +14,6 @@ from deploy.page.run_sources import RunSources
 from tests.support.histories import write_history
 from tests.support.states import made
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 
 @pytest.fixture
 def file(tmp_path):

@@ -136,7 +136,6 @@ def test_a_clients_text_is_sent_as_data(client):
     assert client.get(f"/{TOKEN}/data/state").json()["trials"]["md"]["round"] == 2
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
 def test_before_the_first_run_there_are_devices(tmp_path):
     (tmp_path / "server.json").write_text("{}")
     state = made(tmp_path / "superlink.db")
