@@ -5,8 +5,6 @@ Flower's SuperLink serves its control and runtime APIs over HTTP, in an app that
 Flower's own Fleet API over HTTP would be a second door, without these guards: it is answered with 404.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """The threads that answer requests."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

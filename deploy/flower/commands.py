@@ -4,8 +4,6 @@ Besides this module, only `deploy.flower.patches` knows the options of these pro
 imports the standard library only.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

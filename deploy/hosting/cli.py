@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,7 +33,7 @@ from deploy.hosting.server import (
 from deploy.metrics.collector import Sources
 from deploy.metrics.http_endpoint import check_address, serving, url
 from deploy.metrics.readiness import SuperLink
-from deploy.option_types import Finite, argument, optional
+from deploy.option_types import LINES, AsJson, Finite, Track, argument, fail, optional
 from deploy.page.command import Page
 from deploy.page.process import PageProcess
 from deploy.page.secret_link import kept_token
@@ -51,7 +51,6 @@ from server.tracking import check_trackers
 from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
 
-_LINES = "\n\t"  # the unprintable characters that messages keep
 # Why `run` refuses these settings.
 _NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
 OFF = "off"  # the value of --metrics that ends the metrics
@@ -67,8 +66,6 @@ Dir = Annotated[
         "~/.local/state/cohort-server)",
     ),
 ]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value, and nothing else.")]
 
 
 @server.callback()
@@ -124,7 +121,7 @@ def up(
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if systemd and os.geteuid() == 0:
-        _fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
+        fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
     try:
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
@@ -138,9 +135,9 @@ def up(
             else:
                 _serve(this, page_port if page else None)
     except (ServerError, ValueError) as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"dir = {where}: {error}")
+        fail(f"dir = {where}: {error}")
     except KeyboardInterrupt:
         _say("stopped")
 
@@ -305,7 +302,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
             typer.echo("samples: as the client claims; 'used as' if another number determines its weights")
         typer.echo(f"{registered} registered, {online} online")
     if strangers:
-        _fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
+        fail(f"{len(strangers)} not registered here: find out who registered them; `revoke` removes them", 1)
 
 
 def _warn_of_damaged(this: Server) -> None:
@@ -371,14 +368,7 @@ def run(
             help="A setting of the run config in pyproject.toml; may be repeated.",
         ),
     ] = None,
-    track: Annotated[
-        list[str] | None,
-        optional(
-            "--track",
-            metavar="NAME",
-            help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
-        ),
-    ] = None,
+    track: Track = None,
     resume: Annotated[
         str | None,
         optional(
@@ -419,11 +409,11 @@ def run(
                 try:
                     train(superlink, [trial], Watcher(_say), at_once=False)
                 except KeyboardInterrupt:
-                    _fail(_how_to_stop(this, superlink, trial), 130)
+                    fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:
         Console(highlight=False, markup=False).print(report([trial.history]))
     if not trial.history.finished:
-        _fail(_how_to_resume(this, trial), 1)
+        fail(_how_to_resume(this, trial), 1)
     typer.echo(f"history and models: {trial.folder}")
     typer.echo(f"figure:             cohort plot {trial.folder}")
 
@@ -504,7 +494,7 @@ def _exit_on_error() -> Iterator[None]:
     try:
         yield
     except (EngineError, ServerError, ValueError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _load(folder: Path | None) -> Server:
@@ -512,9 +502,4 @@ def _load(folder: Path | None) -> Server:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"{datetime.now():%H:%M:%S} {printable(text, None, keep=_LINES)}")
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    typer.echo(printable(message, None, keep=_LINES), err=True)
-    raise typer.Exit(code)
+    typer.echo(f"{datetime.now():%H:%M:%S} {printable(text, None, keep=LINES)}")

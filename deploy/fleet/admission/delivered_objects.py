@@ -4,8 +4,6 @@ An object's name is the hash of its content. In stock Flower any node may ask fo
 guesses what another one has reported could ask whether the guess is right.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict

@@ -11,8 +11,6 @@ object's children from its content. So the message of a reply is the only object
 The message's hash covers the ids of the children, and this hash is checked first.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What the Fleet service and the SuperLink's state share: which messages wait, and which nodes are there."""
 
-from __future__ import annotations
-
 from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.duties.deliveries import Unconfirmed
 from deploy.fleet.duties.held_requests import HeldRequests

@@ -6,17 +6,15 @@ import importlib
 import random
 import threading
 import time
+from collections.abc import Callable, Collection
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deploy.fleet import protocol, wire
 from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
+_Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
 HOLD = 60.0  # the most s that a SuperNode's request is held
 # The same for a SuperNode that sends `wire.LONG`. The number is drawn at random, so that thousands of nodes

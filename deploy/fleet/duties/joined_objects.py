@@ -9,8 +9,6 @@ A small message needs no request for its objects: the answer with the message ca
 order of `protocol.names_in`. So does the announcement of a small reply.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext

@@ -14,10 +14,9 @@ When an object is deleted, SQLite also deletes the rows of other tables that ref
 has no index of these rows, so each deletion reads two whole tables. `CohortObjectStore` adds the indexes.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.object_store import NoObjectInStoreError
@@ -27,9 +26,6 @@ from deploy.fleet import protocol
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage.statements import AMONG, executor
 from deploy.fleet.storage.transactions import TakesTurns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS cohort_parents ON object_children (child_id)",

@@ -19,8 +19,6 @@ so the message is kept until it expires. But rounds 1 to 6 are over when the fir
 `group_id` comes: this module then deletes as above, except unexpired messages of buffered rounds.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Collection

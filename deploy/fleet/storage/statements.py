@@ -4,8 +4,6 @@ SQLAlchemy takes several times as long for such a statement as SQLite itself. Th
 transaction of a SQLAlchemy session, and raise SQLAlchemy's errors.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sqlite3

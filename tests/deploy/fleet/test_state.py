@@ -25,8 +25,6 @@ from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.use import Use
 from tests.support.states import made
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
-
 RUN, NODE = 1, 7
 
 
@@ -311,9 +309,7 @@ def test_only_methods_that_flower_calls_replace_one_of_flower():
     assert {name for name in own if any(name in vars(each) for each in flower)} == CALLED_BY_FLOWER
 
 
-def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(
-    monkeypatch,
-):
+def test_a_superlink_whose_flower_lacks_a_name_of_the_state_does_not_start(monkeypatch):
     monkeypatch.delattr(main, "get_objectstore_linkstate_factories")
     with pytest.raises(AttributeError, match="get_objectstore_linkstate_factories"):
         factories.hand_over(Duties())

@@ -79,9 +79,7 @@ def test_trees_that_share_objects_are_stored_and_deleted_as_in_flower(stores, se
         assert state(stores[0], range(12)) == state(stores[1], range(12))
 
 
-def test_other_children_the_same_child_twice_and_false_names_are_refused(
-    stores,
-):
+def test_other_children_the_same_child_twice_and_false_names_are_refused(stores):
     for store in stores:
         store.preregister(RUN, tree(2, [tree(0, [])]))
         for wrong in (
