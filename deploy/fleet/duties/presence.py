@@ -134,6 +134,14 @@ class Presence:
             # The node may have been marked as offline after the state had acknowledged this heartbeat.
             self._state.note_heartbeat(node, heartbeat.interval)
 
+    def renew(self) -> None:
+        """Mark the connected nodes as online again: another front end has taken this one for dead."""
+        with self._lock:
+            connected = {node: each.interval for node, each in self._latest.items() if each.connected}
+        with self._state.session():
+            for node, interval in connected.items():
+                self._state.note_heartbeat(node, interval)
+
     def answer(self, node: int) -> None:
         """Answer the heartbeat of a node that is held, if there is one."""
         if latest := self._latest.get(node):

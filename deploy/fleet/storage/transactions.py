@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from flwr.supercore.sql_mixin import SqlMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from sqlalchemy.orm import Session
@@ -62,7 +62,22 @@ class Turns:
                 turn.release()
 
 
-class TakesTurns(SqlMixin):
+class Transactions(SqlMixin):
+    """The kinds of transactions of a database that only one process uses, which are all the same."""
+
+    def alone(self) -> AbstractContextManager[Session]:
+        """Return a context manager whose transaction may add, count and delete objects.
+
+        If several processes use the database, only one of them at a time is in such a transaction.
+        """
+        return self.session()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Call an action when other processes can see what this thread's transaction has written."""
+        action()
+
+
+class TakesTurns(Transactions):
     """Lets only one thread of this process at a time be in a session of any instance.
 
     If a thread that is in a session enters another one of the same database, it stays in the first.

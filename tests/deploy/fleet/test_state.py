@@ -172,7 +172,7 @@ def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
 
     lookups = []
     monkeypatch.setattr(FewStatements, "node_of_key", lambda _, key: lookups.append(key) or len(lookups))
-    cohort._forget_keys()
+    cohort.forget_keys()
     assert [cohort.node_of_key(b"key") for _ in range(3)] == [1, 1, 1]
     clock.now += state.KEY_SECONDS
     assert cohort.node_of_key(b"key") == 2
