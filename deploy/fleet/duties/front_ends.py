@@ -16,6 +16,7 @@ import select
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -53,7 +54,7 @@ _REVOKED = (
 
 
 class FrontEnd:
-    """This process as one of the front ends that share a database.
+    """A SuperLink, this process, as one of the front ends that share a database.
 
     `url`: the database's address. `home`: names the folder and the machine; the same after a restart.
     `authority`: the fingerprint of the authority of the server's certificates.
@@ -95,10 +96,8 @@ class FrontEnd:
             self._thread.join(timeout=postgres.CONNECT)
 
     def _wake(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # it will wake anyway
             os.write(self._waker, b"\0")
-        except BlockingIOError:  # it will wake anyway
-            pass
 
     def _run(self) -> None:
         while not self._over.is_set():

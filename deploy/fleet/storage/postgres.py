@@ -199,8 +199,18 @@ def executor(connection: Any, driver: Any) -> Callable[..., Any]:
 
 
 def _given(values: Any) -> list[Any]:
-    """Return the values of a statement's parameters as psycopg takes them."""
-    return [each.values if isinstance(each, Listed) else each for each in values]
+    """Return the values of a statement's parameters as psycopg takes them.
+
+    PostgreSQL refuses texts with NUL characters, which nodes may send. They become other texts.
+    """
+    return [
+        each.values
+        if isinstance(each, Listed)
+        else each.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        if isinstance(each, str)
+        else each
+        for each in values
+    ]
 
 
 @cache

@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from deploy.fleet.duties.duties import Duties
     from deploy.fleet.duties.front_ends import FrontEnd
 
-POOL, MORE = (
-    5,
-    10,
-)  # connections of the state, and of the store, that are kept, and more that are made if needed
+# The connections of the state, and also of the store: how many are kept, and how many more may be made.
+POOL, MORE = 5, 10
 _LOCK = 0x436F686F7274  # names the lock of the transactions that are `alone`
 _ALONE = "cohort_alone"  # the key under which `session.info` says that its transaction is `alone`
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS cohort_server (only_one BOOLEAN PRIMARY KEY CHECK (only_one), authority TEXT)",
+    "CREATE TABLE IF NOT EXISTS cohort_server "
+    "(only_one BOOLEAN PRIMARY KEY CHECK (only_one), authority TEXT)",
     "CREATE TABLE IF NOT EXISTS cohort_front_end "
     "(name TEXT PRIMARY KEY, home TEXT, version TEXT, seen DOUBLE PRECISION)",
     "CREATE TABLE IF NOT EXISTS cohort_connection (node_id BIGINT PRIMARY KEY, front_end TEXT)",
@@ -231,7 +230,7 @@ class SharedState(Shared, CohortLinkState):
         return super().note_heartbeat(node_id, heartbeat_interval)
 
     def go_offline(self, node_id: int) -> bool:
-        """Mark a node as offline, unless it is connected to another front end. Return whether it was online."""
+        """Mark a node as offline, unless it is connected elsewhere. Return whether it was online here."""
         with self.session() as session:
             node = protocol.signed(node_id)
             if executor(session)(_OWNER, (node,)).scalar() not in (None, self.front_end.name):
@@ -259,7 +258,7 @@ class SharedState(Shared, CohortLinkState):
         return run
 
     def get_tasks(self, *, statuses: Sequence[str] | None = None, **named: Any) -> Sequence[Task]:
-        """Return tasks. If only pending ones are asked for, an executor looks for work: only those from here."""
+        """Return tasks; to an executor, which asks for pending ones, only those of runs from here."""
         tasks = super().get_tasks(statuses=statuses, **named)
         if not tasks or list(statuses or ()) != [Status.PENDING]:
             return tasks

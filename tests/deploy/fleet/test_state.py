@@ -40,10 +40,13 @@ class Called(Duties):
         def note(name, *, returns=None):
             return lambda *arguments: self.calls.append((name, *arguments)) or returns
 
-        self.held = SimpleNamespace(message_stored=note("held"), object_stored=note("held"))
+        self.held = SimpleNamespace(
+            message_stored=note("held"), object_stored=note("held"), abandon=lambda node: None
+        )
+        self.delivered = SimpleNamespace(forget=lambda node: None)
         self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))
         self.presence = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
-        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"))
+        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"), forget=lambda node: None)
         self.note = note
 
 
@@ -53,8 +56,8 @@ def duties():
 
 
 @pytest.fixture
-def cohort(tmp_path, duties):
-    return made(tmp_path / "superlink.db", duties)
+def cohort(database, duties):
+    return made(database, duties)
 
 
 def stub(monkeypatch, kind, name, duties, *, returns):
