@@ -279,7 +279,8 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """List the clients and nodes: state, last seen, and what each did in the newest run.
 
     The list holds registered and invited clients, and nodes that are not registered here; with such nodes,
-    the exit code is 1.
+    the exit code is 1. Front ends that share a database list each other's clients as such nodes, with exit
+    code 0.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -289,7 +290,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     done = shares(newest) if newest else {}
     online = sum(node.state == "online" for node in nodes)
     registered = len(this.registry.clients())
-    strangers = [node for node in nodes if node.name.startswith(STRANGER)]
+    strangers = [node for node in nodes if node.name.startswith(STRANGER) and not this.database]
     if as_json:
         found = [
             {**asdict(node), "in_newest_run": asdict(done.get(node.name, Share())) if newest else None}

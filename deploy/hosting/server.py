@@ -364,6 +364,10 @@ class Server:
         with replacing(self.revoked_file) as file:
             file.write(json.dumps(sorted(names)).encode())
 
+    @property
+    def _where(self) -> str:
+        return "of another front end" if self.database else "not registered here"
+
     def states(self) -> dict[str, str]:
         """Return the state of each client, under its name; `nodes` explains the states and the errors."""
         return {node.name: node.state for node in self.nodes()}
@@ -377,7 +381,7 @@ class Server:
           "unknown" if the SuperLink does not list the client;
         - the invited clients, with the time at which their invitation expires;
         - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
-          node id.
+          node id. With a database that several front ends share, others may have registered them.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
@@ -389,7 +393,7 @@ class Server:
         for id, node in listed.items():
             if node["status"] != "unregistered":
                 stranger = _node(f"{STRANGER}{id}", id, node)
-                found.append(replace(stranger, state=f"{stranger.state}, not registered here"))
+                found.append(replace(stranger, state=f"{stranger.state}, {self._where}"))
         return found
 
 
