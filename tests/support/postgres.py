@@ -91,8 +91,8 @@ class Postgres:
     def url(self, name, user="cohort"):
         return f"postgresql://{user}@/{name}?host={self.folder}"
 
-    def execute(self, statement, name="postgres"):
-        with psycopg.connect(self.url(name), autocommit=True) as connection:
+    def execute(self, statement, url=None):
+        with psycopg.connect(url or self.url("postgres"), autocommit=True) as connection:
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
 
@@ -103,7 +103,7 @@ class Postgres:
             state = shared(self.url("made"))
             for each in (state, state.objects):
                 each._engine.dispose()
-            self.execute("DELETE FROM cohort_server", "made")
+            self.execute("DELETE FROM cohort_server", self.url("made"))
         self._count += 1
         name = f"test_{self._count}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {'template1' if empty else 'made'}")

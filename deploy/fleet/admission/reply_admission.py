@@ -43,7 +43,7 @@ _ASKED = (
     "SELECT reply_to_message_id AS asked, run_id FROM message_res JOIN object_push_session_roots "
     "ON message_id = root_object_id WHERE session_id = ?"
 )
-_TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes BIGINT, objects BIGINT)"
+TABLE = "CREATE TABLE IF NOT EXISTS cohort_sent (run TEXT PRIMARY KEY, bytes BIGINT, objects BIGINT)"
 _LARGER = "{0} = CASE WHEN excluded.{0} > cohort_sent.{0} THEN excluded.{0} ELSE cohort_sent.{0} END"
 _SAVE = (
     "INSERT INTO cohort_sent VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE "
@@ -343,7 +343,6 @@ class ReplyAdmission:
 
     def _read_saved(self) -> dict[int, Size]:
         state = self._state_factory.state()
-        with state.alone():
-            state.rows(_TABLE)
-            rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
+        state.rows(TABLE)
+        rows = state.rows("SELECT run, bytes, objects FROM cohort_sent")
         return {int(run): Size(size, 0, objects) for run, size, objects in rows}

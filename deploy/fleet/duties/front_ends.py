@@ -28,7 +28,6 @@ from deploy.fleet.storage.postgres import LEASE, NOW
 
 if TYPE_CHECKING:
     from deploy.fleet.duties.duties import Duties
-    from deploy.fleet.storage.shared_state import SharedState
 
 BEAT = 1.5  # s between two signs of life
 CATCH_UP = 30.0  # s between two looks into the tables
@@ -82,8 +81,8 @@ class FrontEnd:
                 self._wake()
             self._news.append((kind, str(what)))
 
-    def start(self, state: SharedState, duties: Duties) -> None:
-        """Appear to the others, and hear what they tell, in a thread."""
+    def start(self, state: Any, duties: Duties) -> None:
+        """Appear to the others, and hear what they tell, in a thread. `state` is the SuperLink's state."""
         self._state, self._duties = state, duties
         self._thread = threading.Thread(target=self._run, name="front end", daemon=True)
         self._thread.start()
@@ -180,7 +179,8 @@ class FrontEnd:
         now = time.monotonic()
         if not connection.execute(_SEEN, (self.name,)).rowcount:
             connection.execute(_APPEAR, (self.name, self.home, postgres.flower_version()))
-            self._duties.presence.renew()
+            mine = connection.execute(_NODES_OF, (self.name,)).fetchall()
+            self._duties.presence.renew([protocol.unsigned(node) for (node,) in mine])
         before, self._beaten = self._beaten, now
         if now - before > LEASE:
             return  # after an outage of the database, the others have not been able to say it either

@@ -20,6 +20,7 @@ from flwr.supercore.sql_mixin import SqlMixin
 from sqlalchemy.dialects.postgresql import insert
 
 from deploy.fleet import protocol, wire
+from deploy.fleet.admission import reply_admission
 from deploy.fleet.state import CohortLinkState
 from deploy.fleet.storage import postgres
 from deploy.fleet.storage.messages import COLUMNS
@@ -49,6 +50,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS cohort_connection (node_id BIGINT PRIMARY KEY, front_end TEXT)",
     "CREATE INDEX IF NOT EXISTS cohort_connections ON cohort_connection (front_end)",
     "CREATE TABLE IF NOT EXISTS cohort_run (run_id BIGINT PRIMARY KEY, home TEXT)",
+    reply_admission.TABLE,
 )
 _CLAIM_SERVER = "INSERT INTO cohort_server VALUES (TRUE, ?) ON CONFLICT DO NOTHING"
 _TAKE = (
