@@ -8,14 +8,19 @@ import pytest
 from flwr.app import ConfigRecord, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status
-from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import Message as WireMessage
+from flwr.proto.message_pb2 import Metadata as WireMetadata
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from sqlalchemy.exc import DataError
 
 from deploy.fleet import protocol
+from deploy.fleet.admission import reply_admission
+from deploy.fleet.admission.reply_admission import ReplyAdmission
 from deploy.fleet.duties import front_ends, presence
 from deploy.fleet.duties.duties import Duties
+from deploy.fleet.errors import RequestRefused
 from deploy.processes.groups import wait_until
 from tests.deploy.fleet.duties.test_held_requests import Call
 from tests.support.postgres import shared
@@ -300,3 +305,35 @@ def test_transactions_that_are_alone_exclude_each_other(fronts, postgres):
 def test_texts_with_nul_characters_are_other_texts(fronts):
     one, _ = fronts
     assert one.state.rows("SELECT ? = ?", ("a\0", "a")) == [(False,)]
+
+
+def test_the_limits_of_replies_know_the_messages_of_all_front_ends_but_count_at_each(fronts):
+    one, _ = fronts
+    limits = [
+        ReplyAdmission(
+            SimpleNamespace(state=lambda each=each: each.state), lambda node: 0, each.duties.delivered
+        )
+        for each in fronts
+    ]
+    run, node = one.run(), one.node("node")
+    assert limits[1].largest_request(10**6) == limits[0].largest_request(10**6) < 10**6
+    one.state.rows("INSERT INTO cohort_sent VALUES (?, 1, 100000)", (str(run),))
+    for each in limits:
+        assert each.largest_request(10**6) > 10**6
+    one.send(run, node)
+    reply = WireMessage(
+        metadata=WireMetadata(
+            message_id="1" * 64,
+            run_id=run,
+            src_node_id=node,
+            dst_node_id=SUPERLINK_NODE_ID,
+            reply_to_message_id=PART.object_id,
+        )
+    )
+    tree = ObjectTree(object_id="1" * 64)
+    for each in limits:
+        for attempt in range(reply_admission.ATTEMPTS + 1):
+            reason = "answered too often" if attempt == reply_admission.ATTEMPTS else "another hash"
+            request = PushMessagesRequest(messages_list=[reply], message_object_trees=[tree])
+            with pytest.raises(RequestRefused, match=reason):
+                each.check_reply(request, node)
