@@ -17,6 +17,7 @@ from rich.console import Console
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink, SubmittedRun
+from deploy.fleet.storage.postgres import checked_url
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
@@ -53,7 +54,7 @@ from strategies.clients.printable import printable
 
 # Why `run` refuses these settings.
 _NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
-OFF = "off"  # the value of --metrics that ends the metrics
+OFF = "off"  # the value of --metrics that ends the metrics, and of --database that ends the use of PostgreSQL
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
 server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
@@ -98,6 +99,14 @@ def up(
             "metrics. (default: off)",
         ),
     ] = None,
+    database: Annotated[
+        str | None,
+        optional(
+            metavar="URL",
+            help="Keep the server's state in this PostgreSQL database, which several machines may share: "
+            "postgresql://USER@HOST/NAME?passfile=FILE. off: in a file of the folder. (default: off)",
+        ),
+    ] = None,
     page: Page = False,
     page_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the page, on this machine only.")
@@ -123,8 +132,11 @@ def up(
     if systemd and os.geteuid() == 0:
         fail("--systemd as root: run it as the user who operates the server; its unit is that user's")
     try:
+        if database is not None:
+            changes["database"] = "" if database == OFF else checked_url(database)
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
+        this.check_database()
         with this.claimed():
             if systemd:
                 _prepare(this)
@@ -264,7 +276,8 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """List the clients and nodes: state, last seen, and what each did in the newest run.
 
     The list holds registered and invited clients, and nodes that are not registered here; with such nodes,
-    the exit code is 1.
+    the exit code is 1. Front ends that share a database list each other's clients as such nodes, with exit
+    code 0.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -274,7 +287,7 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     done = shares(newest) if newest else {}
     online = sum(node.state == "online" for node in nodes)
     registered = len(this.registry.clients())
-    strangers = [node for node in nodes if node.name.startswith(STRANGER)]
+    strangers = [node for node in nodes if node.name.startswith(STRANGER) and not this.database]
     if as_json:
         found = [
             {**asdict(node), "in_newest_run": asdict(done.get(node.name, Share())) if newest else None}

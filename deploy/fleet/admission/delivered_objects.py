@@ -65,6 +65,12 @@ class DeliveredObjects:
         self._restore(node, state)
         return name in self.among(node, (name,))
 
+    def forget(self, node: int) -> None:
+        """Forget a node's messages: those that it receives next may come from another front end."""
+        with self._lock:
+            self._of_node.pop(node, None)
+            self._restored.discard(node)
+
     def among(self, node: int, names: Iterable[str]) -> set[str]:
         """Return those of the names whose objects the node may fetch."""
         with self._lock:

@@ -23,6 +23,12 @@ class Duties:
         self.presence = Presence(self.held.look_again)
         self.delivered = DeliveredObjects()
 
+    def moved_away(self, node: int) -> None:
+        """Forget what was sent to a node that has connected to another front end since."""
+        self.unconfirmed.forget(node)
+        self.delivered.forget(node)
+        self.held.abandon(node)
+
 
 duties = Duties()
 """Those of this process. Other processes than a SuperLink do not use them."""

@@ -3,8 +3,8 @@
 SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
 0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
 of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins as soon as the
-one before it has ended. All use one connection and one session of SQLAlchemy, because to make a session and to
-end it takes longer than most statements.
+one before it has ended. All use one connection and one session of SQLAlchemy, because to make a session and
+to end it takes longer than most statements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr.supercore.sql_mixin import SqlMixin
 from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
@@ -63,7 +63,22 @@ class Turns:
                 turn.release()
 
 
-class TakesTurns(SqlMixin):
+class Transactions(SqlMixin):
+    """The kinds of transactions of a database that only one process uses, which are all the same."""
+
+    def alone(self) -> AbstractContextManager[Session]:
+        """Return a context manager whose transaction may add, count and delete objects.
+
+        If several processes use the database, only one of them at a time is in such a transaction.
+        """
+        return self.session()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Call an action when other processes can see what this thread's transaction has written."""
+        action()
+
+
+class TakesTurns(Transactions):
     """Lets only one thread of this process at a time be in a session of any instance.
 
     If a thread that is in a session enters another one of the same database, it stays in the first.
@@ -103,4 +118,5 @@ class TakesTurns(SqlMixin):
     @cached_property
     def _session(self) -> Session:
         with super().session() as session:
-            return Session(session.get_bind().connect())
+            engine: Any = session.get_bind()
+            return Session(engine.connect())

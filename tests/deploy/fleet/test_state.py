@@ -38,10 +38,13 @@ class Called(Duties):
         def note(name, *, returns=None):
             return lambda *arguments: self.calls.append((name, *arguments)) or returns
 
-        self.held = SimpleNamespace(message_stored=note("held"), object_stored=note("held"))
+        self.held = SimpleNamespace(
+            message_stored=note("held"), object_stored=note("held"), abandon=lambda node: None
+        )
+        self.delivered = SimpleNamespace(forget=lambda node: None)
         self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))
         self.presence = SimpleNamespace(returns=note("returns", returns=True), answer=note("answer"))
-        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"))
+        self.unconfirmed = SimpleNamespace(of=note("unconfirmed"), forget=lambda node: None)
         self.note = note
 
 
@@ -51,8 +54,8 @@ def duties():
 
 
 @pytest.fixture
-def cohort(tmp_path, duties):
-    return made(tmp_path / "superlink.db", duties)
+def cohort(database, duties):
+    return made(database, duties)
 
 
 def stub(monkeypatch, kind, name, duties, *, returns):
@@ -170,7 +173,7 @@ def test_a_key_is_looked_up_once_a_minute_and_a_new_or_revoked_key_at_once(
 
     lookups = []
     monkeypatch.setattr(FewStatements, "node_of_key", lambda _, key: lookups.append(key) or len(lookups))
-    cohort._forget_keys()
+    cohort.forget_keys()
     assert [cohort.node_of_key(b"key") for _ in range(3)] == [1, 1, 1]
     clock.now += state.KEY_SECONDS
     assert cohort.node_of_key(b"key") == 2

@@ -11,13 +11,18 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from deploy.fleet.admission import object_trees
 from deploy.fleet.storage import objects
 from deploy.fleet.storage.objects import CohortObjectStore
+from deploy.fleet.storage.shared_state import SharedStore
 
 RUN = 2**64 - 1  # the largest id of a run
 
 
-@pytest.fixture
-def stores(tmp_path):
-    found = [SqlObjectStore(":memory:"), CohortObjectStore(str(tmp_path / "database"))]
+@pytest.fixture(params=["sqlite", "postgres"])
+def stores(request, tmp_path):
+    found = [SqlObjectStore(":memory:")]
+    if request.param == "sqlite":
+        found.append(CohortObjectStore(str(tmp_path / "database")))
+    else:
+        found.append(SharedStore(request.getfixturevalue("postgres").database()))
     for each in found:
         each.initialize()
     return found
