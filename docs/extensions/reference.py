@@ -1,6 +1,5 @@
 """Writes the pages in docs/reference/ from the code: `make reference`. tests/test_docs.py compares them."""
 
-import inspect
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +8,6 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 import typer
-from typer.utils import get_params_from_function
 
 from benchmarks.command import bench
 from deploy.check.requirements import designs_of
@@ -78,12 +76,7 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
             yield from _command(each, f"{path} {name}")
         return
     yield from (f"## {path}", "", " ".join(f"{command.help or ''} {command.epilog or ''}".split()), "")
-    # Click 8.5 forgets the help that typer 0.20 gives to arguments.
-    known = get_params_from_function(inspect.unwrap(command.callback or _command))
-    helps = {name: getattr(each.default, "help", None) for name, each in known.items()}
-    rows = [
-        (*_option(each), getattr(each, "help", None) or helps.get(each.name) or "") for each in command.params
-    ]
+    rows = [(*_option(each), getattr(each, "help", None) or "") for each in command.params]
     yield from _table("option | default | meaning", rows)
 
 
