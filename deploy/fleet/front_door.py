@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # The threads that answer requests at a time, beside those that wait for nodes. Held requests occupy no
 # thread: the SuperLink answers them later (`held_requests`, `presence`).
-BUSY = 32
+BUSY = 8
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four

@@ -13,7 +13,7 @@ from deploy.flower.deferred_answers import alarms
 
 # s that a thread may wait for a node and still counts as busy. Most bodies arrive sooner. If another thread
 # began to work meanwhile, hundreds of requests that arrive together would each start a thread.
-SHORT = 0.05
+SHORT = 0.01
 
 
 class Threads(Executor):
@@ -32,7 +32,7 @@ class Threads(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
         self._count = self._idle = 0
-        self._waiting: dict[int, float] = {}  # thread -> when it began to wait, the earliest first
+        self._waiting: dict[object, float] = {}  # when each wait began, the earliest first
         self._looks = False  # whether `_look` is going to be called
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
@@ -46,15 +46,15 @@ class Threads(Executor):
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Do not count the calling thread as busy, if this takes longer than `SHORT`."""
-        me = threading.get_ident()
+        wait = object()
         with self._changed:
-            self._waiting[me] = time.monotonic()
+            self._waiting[wait] = time.monotonic()
             self._look_later()
         try:
             yield
         finally:
             with self._changed:
-                del self._waiting[me]
+                del self._waiting[wait]
 
     def _working(self) -> int:
         before = time.monotonic() - SHORT

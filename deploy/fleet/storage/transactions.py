@@ -3,8 +3,8 @@
 SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
 0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
 of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins as soon as the
-one before it has ended. All use one connection and one session of SQLAlchemy, because to make a session and
-to end it takes longer than most statements.
+one before it has ended. All use one connection and one session of SQLAlchemy: to make and to end a session
+takes longer than most statements.
 """
 
 from __future__ import annotations
@@ -118,5 +118,5 @@ class TakesTurns(Transactions):
     @cached_property
     def _session(self) -> Session:
         with super().session() as session:
-            engine: Any = session.get_bind()
-            return Session(engine.connect())
+            engine: Any = session.bind
+        return Session(engine.connect())

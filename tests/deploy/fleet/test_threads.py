@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from deploy.fleet import threads as tested
 from deploy.fleet.threads import Threads
 from deploy.processes.groups import wait_until
 
@@ -67,6 +68,18 @@ def test_a_thread_that_waits_leaves_its_place_and_ends_when_there_are_too_many()
         call.result(10)
     assert wait_until(lambda: count() <= before + 4, 10)
     assert threads.submit(lambda: 7).result(10) == 7
+
+
+def test_threads_that_wait_for_a_moment_let_no_others_start(monkeypatch):
+    monkeypatch.setattr(tested, "SHORT", 1000.0)
+    threads = Threads(4)
+    work, before = Work(threads), count()
+    calls = work.begin(100, wait=True)
+    assert wait_until(lambda: work.begun == 4, 10)
+    assert count() == before + 4
+    work.waits.set()
+    work.over.set()
+    assert len({call.result(10) for call in calls}) == 4
 
 
 def test_an_error_reaches_whoever_asks_for_the_result():
