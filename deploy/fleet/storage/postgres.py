@@ -48,8 +48,8 @@ class DatabaseError(RuntimeError):
 
 
 def is_url(database: str) -> bool:
-    """Tell whether a database is named by an address and not by a file."""
-    return "://" in database
+    """Tell whether a database is named by an address of PostgreSQL and not by a file."""
+    return database.startswith(f"{SCHEME}://")
 
 
 def checked_url(text: str) -> str:

@@ -79,6 +79,8 @@ def test_a_wrong_password_is_refused_and_one_from_a_file_is_not_shown(tmp_path, 
     assert "battery" not in line
     file.write_text(f"*:*:*:*:{PASSWORD}\n")
     addresses.check(address, None)
+    with pytest.raises(SystemExit, match="permission denied for schema public"):
+        shared(address)
 
 
 def test_a_missing_or_old_postgresql_and_a_missing_driver_are_refused(tmp_path, postgres, monkeypatch):
