@@ -150,7 +150,7 @@ def _driver() -> Any:
         return importlib.import_module("psycopg")
     except ImportError:
         raise DatabaseError(
-            "database: PostgreSQL needs psycopg: pip install 'cohort-app[postgres]', or 'psycopg[binary]'"
+            "database: PostgreSQL needs psycopg: pip install -c requirements.lock '.[postgres]'"
         ) from None
 
 
