@@ -50,8 +50,7 @@ def _flowers_log_level():
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL of this worker's tests, if it is installed."""
-    pytest.importorskip("psycopg")
-    from tests.support.postgres import Postgres  # not at the top: the driver is an extra
+    from tests.support.postgres import Postgres  # skips the test without psycopg
 
     running = Postgres()
     yield running

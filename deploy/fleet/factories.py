@@ -81,7 +81,7 @@ def hand_over(duties: Duties) -> Callable[[], Any]:
 def make(database: str, federation_manager: Any, duties: Duties) -> Factory:
     """Return a factory that holds this project's store and state."""
     from alembic.util import CommandError  # not at the top: of this module's importers, only this needs it
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DBAPIError
 
     if database.startswith(":"):  # Flower's names for databases in memory
         raise SystemExit(f"{NO_START} it needs --database")
@@ -94,7 +94,7 @@ def make(database: str, federation_manager: Any, duties: Duties) -> Factory:
             f"{NO_START} a newer version has changed {database} ({error}): install that version again, or "
             "restore the backup that was made before (docs/upgrading.md)"
         ) from error
-    except (postgres.DatabaseError, OperationalError) as error:
+    except (postgres.DatabaseError, DBAPIError) as error:
         if not postgres.is_url(database):
             raise
         raise SystemExit(f"{NO_START} {postgres.line(getattr(error, 'orig', error))}") from error

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import psycopg
 import pytest
 from flwr.superlink.federation import NoOpFederationManager
 
@@ -15,6 +14,8 @@ from deploy.fleet import factories
 from deploy.fleet.duties.duties import Duties
 from deploy.flower.commands import AUTHORITY, FRONT_END
 from deploy.processes.groups import wait_until
+
+psycopg = pytest.importorskip("psycopg")  # an extra
 
 SETTINGS = {  # nothing that a test writes must survive the machine
     "listen_addresses": "",

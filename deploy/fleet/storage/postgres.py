@@ -48,8 +48,8 @@ class DatabaseError(RuntimeError):
 
 
 def is_url(database: str) -> bool:
-    """Tell whether a database is named by an address and not by a file."""
-    return "://" in database
+    """Tell whether a database is named by an address of PostgreSQL and not by a file."""
+    return database.startswith(f"{SCHEME}://")
 
 
 def checked_url(text: str) -> str:
@@ -150,7 +150,7 @@ def _driver() -> Any:
         return importlib.import_module("psycopg")
     except ImportError:
         raise DatabaseError(
-            "database: PostgreSQL needs psycopg: pip install 'cohort-app[postgres]', or 'psycopg[binary]'"
+            "database: PostgreSQL needs psycopg: pip install -c requirements.lock '.[postgres]'"
         ) from None
 
 

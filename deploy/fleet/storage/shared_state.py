@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from flwr.common.constant import Status
 from flwr.supercore.sql_mixin import SqlMixin
 from sqlalchemy.dialects.postgresql import insert
 
@@ -262,7 +261,7 @@ class SharedState(Shared, CohortLinkState):
     def get_tasks(self, *, statuses: Sequence[str] | None = None, **named: Any) -> Sequence[Task]:
         """Return tasks; to an executor, which asks for pending ones, only those of runs from here."""
         tasks = super().get_tasks(statuses=statuses, **named)
-        if not tasks or list(statuses or ()) != [Status.PENDING]:
+        if not tasks or list(statuses or ()) != ["pending"]:
             return tasks
         runs = listed({protocol.signed(each.run_id) for each in tasks})
         elsewhere = {protocol.unsigned(run) for (run,) in self.rows(_ELSEWHERE, (runs, self.front_end.home))}

@@ -79,6 +79,8 @@ def test_a_wrong_password_is_refused_and_one_from_a_file_is_not_shown(tmp_path, 
     assert "battery" not in line
     file.write_text(f"*:*:*:*:{PASSWORD}\n")
     addresses.check(address, None)
+    with pytest.raises(SystemExit, match="permission denied for schema public"):
+        shared(address)
 
 
 def test_a_missing_or_old_postgresql_and_a_missing_driver_are_refused(tmp_path, postgres, monkeypatch):
@@ -89,7 +91,7 @@ def test_a_missing_or_old_postgresql_and_a_missing_driver_are_refused(tmp_path, 
         assert "is too old: 99 or newer" in refused(tmp_path, url)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "psycopg", None)
-        assert "pip install 'cohort-app[postgres]'" in refused(tmp_path, url)
+        assert "pip install -c requirements.lock '.[postgres]'" in refused(tmp_path, url)
 
 
 def test_a_database_of_another_program_server_or_version_is_refused(tmp_path, postgres):
