@@ -69,7 +69,7 @@ _UNCONFIRMED = (
     "ORDER BY delivered_at DESC LIMIT 1"
 )
 _STORED = (
-    "SELECT reply_to_message_id, sum(length(content)) FROM message_res "
+    "SELECT reply_to_message_id, sum(length(objects.content)) FROM message_res "
     "JOIN object_push_session_roots ON root_object_id = message_id "
     "JOIN object_children ON parent_id = message_id JOIN objects ON object_id = child_id "
     f"WHERE reply_to_message_id {AMONG} GROUP BY reply_to_message_id"

@@ -12,6 +12,7 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import Message as WireMessage
 from flwr.proto.message_pb2 import Metadata as WireMetadata
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.recorddict_pb2 import RecordDict as WireRecordDict
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from sqlalchemy.exc import DataError
 
@@ -337,3 +338,30 @@ def test_the_limits_of_replies_know_the_messages_of_all_front_ends_but_count_at_
             request = PushMessagesRequest(messages_list=[reply], message_object_trees=[tree])
             with pytest.raises(RequestRefused, match=reason):
                 each.check_reply(request, node)
+
+
+def test_a_front_end_knows_how_much_of_a_reply_has_arrived_at_another(fronts):
+    one, two = fronts
+    run, node = one.run(), one.node("node")
+    one.send(run, node)
+    parts = [ConfigRecord({"part": number}) for number in range(2)]
+    metadata = WireMetadata(
+        message_id="2" * 64,
+        run_id=run,
+        src_node_id=node,
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=PART.object_id,
+        created_at=time.time(),
+        ttl=100.0,
+        message_type="train",
+    )
+    children = [ObjectTree(object_id=each.object_id) for each in parts]
+    announced = two.state.announce_reply(
+        WireMessage(metadata=metadata, content=WireRecordDict()),
+        ObjectTree(object_id="2" * 64, children=children),
+    )
+    assert announced is not None
+    content = parts[0].deflate()
+    assert two.state.store_object(run, announced[0], parts[0].object_id, content)
+    assert one.state.stored_bytes([PART.object_id, "3" * 64]) == {PART.object_id: len(content)}
+    assert one.state.get_message_res({PART.object_id}, run) == []  # it is not complete
