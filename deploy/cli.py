@@ -387,7 +387,7 @@ def plot(
     _conclude(Console(highlight=False, markup=False), folder, histories)
 
 
-@cli.command()
+@cli.command(cls=CommandWithImports)
 def selectors(
     name: Annotated[str | None, argument(help="A selector: show its settings.")] = None,
     as_json: AsJson = False,

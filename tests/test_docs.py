@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 from typer.testing import CliRunner
 
+import strategies
 from benchmarks.results.files import Recorded, read
 from deploy import cli
 
@@ -50,6 +51,16 @@ def test_there_are_examples():
 @pytest.mark.parametrize("block", BLOCKS)
 def test_an_example_runs(block):
     exec(compile(block, "example", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/your-own-app.md"])
+def test_the_strategies_that_users_paste_can_be_made(page):
+    """No example calls `main`, which waits for clients."""
+    found = re.findall(r"strategy = (\w+)\((.*)\)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    ours = [each for each in found if each[0] != "FedAvg"]
+    assert ours
+    for name, arguments in ours:
+        assert eval(f"{name}({arguments})", {name: getattr(strategies, name)})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -142,7 +142,7 @@ class Server:
         except FileNotFoundError:
             raise ServerError(
                 f"dir = {folder}: there is no server here; "
-                f"`{_command(folder, 'up', '--host', 'NAME')}` starts one"
+                f"`{_command(folder, 'up', '--host', 'NAME')}` starts one, and --dir names another folder"
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
