@@ -41,7 +41,6 @@ PORT_ATTEMPTS = 3  # how often a program is started if other programs take its p
 # client dies within SETTLED seconds of its start.
 FIRST_RESTART, LONGEST_RESTART, SETTLED = 1.0, 30.0, 60.0
 HUNG = 20.0  # seconds; if a client's process runs, but is offline for longer, the process is killed
-SERVER_APP = "flwr-serverapp"  # Flower's program that runs a ServerApp
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
 
@@ -187,7 +186,7 @@ class LocalCluster(ProcessEngine):
         with _uninterrupted():
             # ServerApps end first, while the SuperLink still answers them: they report to trackers and
             # histories that somebody stopped the run.
-            self._marked.end_named(SERVER_APP, commands.STOP_RUN, STOP_GRACE)
+            self._marked.end_named(commands.SERVER_APP, commands.STOP_RUN, STOP_GRACE)
             # The fork server ends last: it is the parent of the other processes and reports their exit codes.
             self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
 

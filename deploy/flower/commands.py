@@ -20,6 +20,7 @@ REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the i
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
 INVITATION_HEADER = "cohort-invitation"  # the header in which a device sends the token of its invitation
+SERVER_APP = "flwr-serverapp"  # the program that runs a ServerApp
 NO_START = "flower-superlink does not start:"  # the last line of its output begins so if it says why
 STOP_RUN = signal.SIGUSR1  # tells a ServerApp that somebody stops its run
 # The beginning of the SuperLink's answer to a request whose time stamp does not fit.

@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +16,11 @@ from rich.console import Console
 
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import RunningSuperLink, SubmittedRun
+from deploy.engines.superlink import RunningSuperLink
 from deploy.fleet.storage.postgres import checked_url
 from deploy.flower.app_folder import app_folder
-from deploy.flower.config import ConfigValue, default_config
+from deploy.flower.config import default_config
+from deploy.hosting.following import FollowedSuperLink, LeftRuns, resumed
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import (
@@ -47,14 +48,13 @@ from deploy.runs.follow_and_resume import Watcher, train
 from deploy.runs.trials import Trial, new_run_folder, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
-from server.settings import RunSettings, check_same_run
+from server.settings import RunSettings
 from server.tracking import check_trackers
-from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
 
 # Why `run` refuses these settings.
 _NOT_SET = {"output-dir": "the folder is made in runs/ of the server's folder", "resume": "use --resume"}
-OFF = "off"  # the value of --metrics that ends the metrics, and of --database that ends the use of PostgreSQL
+OFF = "off"  # the value of --metrics, --database and --runs that ends what an earlier value began
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
 server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
@@ -107,6 +107,14 @@ def up(
             "postgresql://USER@HOST/NAME?passfile=FILE. off: in a file of the folder. (default: off)",
         ),
     ] = None,
+    runs: Annotated[
+        str | None,
+        optional(
+            metavar="FOLDER",
+            help="Keep the runs in this folder, on storage that all machines share: if one dies, another one "
+            "carries on its runs. Needs --database. off: in the server's folder. (default: off)",
+        ),
+    ] = None,
     page: Page = False,
     page_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the page, on this machine only.")
@@ -127,6 +135,7 @@ def up(
         "control_port": control_port,
         "listen": listen,
         "metrics": "" if metrics == OFF else metrics,
+        "runs": "" if runs == OFF else runs and str(Path(runs).absolute()),
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if systemd and os.geteuid() == 0:
@@ -137,6 +146,7 @@ def up(
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
         this.check_database()
+        this.check_runs()
         with this.claimed():
             if systemd:
                 _prepare(this)
@@ -169,8 +179,10 @@ def _serve(this: Server, page_port: int | None) -> None:
             shown = page_port and stack.enter_context(
                 PageProcess(this.folder, kept_token(this.page_secret), page_port, _say, this.page_secret)
             )
+            left = LeftRuns(this, _say)
             while True:
                 time.sleep(1)
+                left.check()
                 if shown:
                     shown.check()
 
@@ -412,33 +424,24 @@ def run(
             RunSettings.from_run_config({**default_config(app_folder()), **checked})
         else:
             earlier = _earlier(this, resume)
-            config = _resumed(earlier, {**removed, **given})
+            config = resumed(earlier, {**removed, **given})
             check_trackers(str(config.get("track", "")))
         this.check_is_up()
         _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
         with new_run_folder(runs) if resume is None else contextlib.nullcontext(earlier) as out:
             trial = Trial(out.name, {**config, "output-dir": str(out)}, RunHistory(out / FILE_NAME))
-            with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
-                try:
+            superlink = FollowedSuperLink(this, out)
+            try:
+                with superlink:
                     train(superlink, [trial], Watcher(_say), at_once=False)
-                except KeyboardInterrupt:
-                    fail(_how_to_stop(this, superlink, trial), 130)
+            except KeyboardInterrupt:
+                fail(_how_to_stop(this, superlink, trial), 130)
     if trial.history.trained:
         Console(highlight=False, markup=False).print(report([trial.history]))
     if not trial.history.finished:
         fail(_how_to_resume(this, trial), 1)
     typer.echo(f"history and models: {trial.folder}")
     typer.echo(f"figure:             cohort plot {trial.folder}")
-
-
-class _SuperLink(RunningSuperLink):
-    """The server's SuperLink. It writes Flower's id of each run into the run's folder, for `stop`."""
-
-    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
-        submitted = super().submit(run_config, name)
-        with contextlib.suppress(OSError), replacing(Path(str(run_config["output-dir"])) / RUN_ID) as file:
-            file.write(submitted.run_id.encode())
-        return submitted
 
 
 def _how_to_stop(server: Server, superlink: RunningSuperLink, trial: Trial) -> str:
@@ -470,21 +473,6 @@ def _earlier(server: Server, run: str) -> Path:
         folder = server.folder / "runs"
         raise ServerError(f"run = last: there is no run in {folder}; give the run's folder")
     return histories[-1].parent
-
-
-def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the run config with which an earlier run resumes."""
-    history = RunHistory(folder / FILE_NAME)
-    history.read(skip_damaged=True)
-    if not history.settings:
-        raise ServerError(
-            f"resume = {folder}: holds no {FILE_NAME} with the settings of a run; there is nothing to resume"
-        )
-    changes = {key.replace("-", "_"): value for key, value in given.items()}
-    check_same_run(history.settings, history.settings | changes)
-    known = history.settings.keys() & RunSettings.model_fields.keys()
-    before = {key.replace("_", "-"): history.settings[key] for key in known}
-    return {**before, **given, "output-dir": str(folder)}
 
 
 def _greeting(server: Server) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -131,7 +132,9 @@ class Programs:
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
         guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
         if server.database and (fingerprint := server.fingerprint):
-            guarded |= commands.shared(server.home, fingerprint)
+            shared = commands.shared(server.home, fingerprint)
+            guarded |= shared
+            environment |= shared  # for ServerApps, which know by it that there may be other front ends
         # Apps may write files such as models into their working directory, which is the executor's.
         work = server.folder / WORK
         self._superlink = _Program(
@@ -173,6 +176,9 @@ class Programs:
 
     def __exit__(self, *_: object) -> None:
         programs = (self._superlink, self._superexec)
+        if self._server.database:
+            # If they were asked to end, they would note in the histories that somebody stopped the runs.
+            self._marked.end_named(commands.SERVER_APP, signal.SIGKILL, programs[0].grace)
         for program in programs:
             program.stop()
         for program in programs:

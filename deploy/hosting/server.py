@@ -64,7 +64,7 @@ class Server:
     - `clients/` and `invitations/`: see `deploy.flower.registered_clients`;
     - `revoked.json`: the names of revoked clients;
     - `superlink.db`: the SuperLink's database, unless it is in PostgreSQL;
-    - `logs/`, `runs/`, and `tmp/` for temporary files;
+    - `logs/`, `runs/` (or a link to the folder `Server.runs`), and `tmp/` for temporary files;
     - `apps/`: the working directory of ServerApps, for the files that an app writes by itself.
     """
 
@@ -82,6 +82,9 @@ class Server:
     """The address of the metrics for Prometheus, as PORT or HOST:PORT; "" if there are no metrics."""
     database: str = ""
     """The address of a PostgreSQL database; "" for `superlink.db` in the folder."""
+    runs: str = ""
+    """The folder of the runs, on shared storage, to which `runs` in the server's folder leads; "" if there is
+    none, so that the server's folder holds the runs."""
 
     @property
     def address(self) -> str:
@@ -116,6 +119,11 @@ class Server:
     def home(self) -> str:
         """The name of this folder on this machine, among the front ends that share a database."""
         return f"{socket.gethostname()}:{self.folder}"
+
+    @property
+    def place(self) -> str:
+        """The name of the folder of the runs, the same at all front ends that have this folder."""
+        return self.runs or f"{self.home}/runs"
 
     @property
     def control_secret(self) -> Path:
@@ -188,8 +196,8 @@ class Server:
             done = "renewed"
         certificates.keep_private(keys / "executor.secret", secrets.token_bytes(32))
         certificates.keep_private(self.control_secret, secrets.token_hex(32).encode())
-        for name in ("logs", "runs"):
-            (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / "logs").mkdir(exist_ok=True)
+        self._place_runs()
         self.prepare_clients()
         connection = remote(self.control, self.authority)
         write_connection(self.folder / "flwr", CONNECTION, connection, self.control_secret)
@@ -198,6 +206,31 @@ class Server:
         with replacing(self.folder / FILE) as file:
             file.write(json.dumps(settings, indent=1).encode())
         return done
+
+    def check_runs(self) -> None:
+        """Check whether the runs can be in the folder that the operator named. Nothing is changed."""
+        runs = self.folder / "runs"
+        if not self.runs:
+            return
+        if not self.database:
+            raise ServerError(f"runs = {self.runs}: needs --database, with which front ends share runs")
+        # Not made here: a folder that is missing may be storage that is not mounted.
+        if not Path(self.runs).is_dir() or not os.access(self.runs, os.W_OK):
+            raise ServerError(f"runs = {self.runs}: must be a folder in which this user may write")
+        if not runs.is_symlink() and runs.is_dir() and any(runs.iterdir()):
+            raise ServerError(f"runs = {self.runs}: {runs} holds runs already; move them there first")
+
+    def _place_runs(self) -> None:
+        self.check_runs()
+        runs = self.folder / "runs"
+        if runs.is_symlink() and str(runs.readlink()) != self.runs:
+            runs.unlink()
+        if self.runs and not runs.is_symlink():
+            if runs.exists():
+                runs.rmdir()
+            runs.symlink_to(self.runs)
+        elif not self.runs:
+            runs.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

@@ -106,6 +106,10 @@ class _Follower:
         name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
         resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
         self._run = self._engine.submit(trial.run_config | resume, name)
+        if (
+            self._checkpoints.is_claimed()
+        ):  # its ServerApp works already; once the claim is abandoned, it died
+            self._claim = None
 
     def wait(self, news: bool) -> float | None:
         """Return the seconds since the last new line, once in each `PATIENCE` seconds; in other calls None.

@@ -9,7 +9,8 @@ The driver is psycopg, which is installed with the extra `postgres`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,16 @@ def connect(url: str) -> Any:
 
     Raises DatabaseError if that is not possible.
     """
-    driver = _driver()
+    with in_one_line(url):
+        return _driver().connect(url, autocommit=True, **settings(url))
+
+
+@contextmanager
+def in_one_line(url: str) -> Iterator[None]:
+    """Inside a `with` block, raise DatabaseError instead of the driver's errors."""
     try:
-        return driver.connect(url, autocommit=True, **settings(url))
-    except driver.Error as error:
+        yield
+    except _driver().Error as error:
         raise DatabaseError(f"database = {url}: cannot be used: {line(error)}") from None
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from deploy.fleet import protocol, wire
 from deploy.fleet.admission import reply_admission
 from deploy.fleet.state import CohortLinkState
-from deploy.fleet.storage import postgres
+from deploy.fleet.storage import followers, postgres
 from deploy.fleet.storage.messages import COLUMNS
 from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.storage.statements import AMONG, executor, listed
@@ -50,6 +50,7 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS cohort_connections ON cohort_connection (front_end)",
     "CREATE TABLE IF NOT EXISTS cohort_run (run_id BIGINT PRIMARY KEY, home TEXT)",
     reply_admission.TABLE,
+    followers.TABLE,
 )
 _CLAIM_SERVER = "INSERT INTO cohort_server VALUES (TRUE, ?) ON CONFLICT DO NOTHING"
 _TAKE = (

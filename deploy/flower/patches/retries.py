@@ -13,11 +13,14 @@ LAST = 4.0  # s for the last requests of a ServerApp that ends, which Flower kil
 PAUSE = 0.2  # s between two of its attempts
 
 
-def retry_after_500() -> None:
+def retry_after_500(leave: Callable[[], object] | None = None) -> None:
     """Let this process repeat a request that the SuperLink answers with status 500.
 
     The SuperLink's database may be locked for a while. In stock Flower the first such answer ends the run.
     Here the run ends only if the request has failed for `FAILING` seconds.
+
+    `leave`: called when a request has failed for so long, also because nothing answers. (default: an absent
+    SuperLink is awaited)
 
     A ServerApp that ends reports it in one attempt in stock Flower. If the SuperLink is just being restarted,
     the run would seem to go on until its heartbeats are missed. Here it has as many attempts as fit into
@@ -37,14 +40,18 @@ def retry_after_500() -> None:
                 return target(*arguments, **named)
             except Exception as error:
                 response: Any = getattr(error, "response", None)
-                if getattr(response, "status_code", None) != 500:
+                code = getattr(response, "status_code", None)
+                if code != 500 and not (leave and (code == 503 or isinstance(error, unreachable))):
                     began = None  # another failure, such as an absent SuperLink, is not limited here
                     raise
                 now = time.monotonic()
                 began = now if began is None else began
                 if now - began > FAILING:
+                    if leave:
+                        leave()
                     raise RuntimeError(f"The SuperLink has failed to answer for {FAILING:g} s") from error
-                response.status_code = 503  # with which Flower repeats the request
+                if code == 500:
+                    response.status_code = 503  # with which Flower repeats the request
                 raise
 
         if this.max_tries != 1:

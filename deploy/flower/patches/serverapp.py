@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from deploy.fleet.supernode import transfers
-from deploy.flower.commands import STOP_RUN
+from deploy.flower.commands import FRONT_END, STOP_RUN
 from deploy.flower.patches import app_channel, retries
 from deploy.flower.patches.apps import upload_progress
 from deploy.flower.patches.shared import INFLATABLE, replace
@@ -27,15 +28,20 @@ def patch() -> None:
 
     It sends its requests over a channel (`app_channel`), soon requests missing parts of a message
     again, but not for ever, goes on while the SuperLink's database is locked, and can ask how much of a reply
-    has arrived.
+    has arrived. If its front end is gone and there may be others, it ends.
     """
-    retries.retry_after_500()
+    retries.retry_after_500(leave if FRONT_END in os.environ else None)
     channel = app_channel.use_channel()
     replace(_RUNTIME, run_=ended_by_signal(importlib.import_module(_RUNTIME).run_, channel))
     # One request at a time, because a channel carries no more.
     replace(_GRID, pull_objects=partial(transfers.pull_all, at_once=1))
     replace(INFLATABLE, push_object_contents_from_iterable=partial(transfers.push, at_once=1))
     upload_progress.ask()
+
+
+def leave() -> None:
+    """End this process as if it was killed: the history gets no last line, so that the run is resumed."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ended_by_signal(run: Callable[..., Any], channel: Channel | None) -> Callable[..., Any]:

@@ -1,0 +1,194 @@
+"""A run on two front ends outlives each of its processes: every round is complete, nobody is asked in vain."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+from safetensors.numpy import load_file
+
+from deploy.flower.app_folder import app_folder
+from deploy.hosting.programs import MARK
+from deploy.processes.groups import processes_with, wait_until
+from deploy.processes.ports import free_ports
+
+from ..nemesis.checker import check
+from ..nemesis.federations import Target, processes_with_argument, write_app
+from ..nemesis.watch import Watch
+from ..support.devices import Running, cohort
+from ..support.processes import linux, wait_for
+from ..support.proxy import Proxy
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
+
+CLIENTS, ROUNDS = 3, 16
+SOON, LATE = 60.0, 120.0  # s that a busy machine may take
+
+
+class FrontEnd(Running):
+    """A `cohort server up` whose folder of runs others have too."""
+
+    def __init__(self, folder, database, runs):
+        self.folder = folder
+        self.port, control = free_ports(2)
+        super().__init__(
+            folder.with_name(f"{folder.name}.log"),
+            *("server", "up", "--dir", str(folder), "--host", "localhost", "--listen", "127.0.0.1"),
+            *("--port", str(self.port), "--control-port", str(control)),
+            *("--database", database, "--runs", str(runs)),
+        )
+
+    @property
+    def pids(self):
+        return processes_with(MARK, str(self.folder))
+
+    def kill_superlink(self):
+        mine = set(self.pids)
+        Target(next(pid for pid in processes_with_argument("flower-superlink") if pid in mine)).signal(9)
+
+    def kill(self):
+        """Kill its processes as a power cut does: at once."""
+        for pid in (self.process.pid, *self.pids):
+            os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not self.pids, 20)
+
+
+class Run:
+    """What a run and its clients have written so far."""
+
+    def __init__(self, runs):
+        (self.folder,) = (each.parent for each in runs.glob("*/history.jsonl"))
+        self.trainings = runs / "trainings"
+
+    def lines(self, kind="round"):
+        text = (self.folder / "history.jsonl").read_text()
+        return [line for line in map(json.loads, text.splitlines(keepends=False)) if line["type"] == kind]
+
+    def trained(self):
+        """Return the trainings that have begun and those that have ended, as (client, round)."""
+        lines = [
+            json.loads(line)
+            for path in self.trainings.glob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        return [
+            [(line["client"], line["round"]) for line in lines if line["event"] == event]
+            for event in ("begin", "end")
+        ]
+
+    def wait_for_training(self, after):
+        """Wait until clients train in a round after this one, and return the last round that has ended."""
+
+        def trains():
+            begun, ended = self.trained()
+            return any(number > after for _, number in set(begun) - set(ended))
+
+        wait_for(trains, SOON, lambda: self.lines()[-1])
+        return self.lines()[-1]["round"]
+
+    def wait_for_round(self, number):
+        wait_for(lambda: self.lines()[-1]["round"] >= number, LATE, lambda: self.lines()[-1])
+
+
+@pytest.fixture
+def held():
+    found = []
+    yield found
+    for each in reversed(found):
+        each.close() if isinstance(each, Proxy | Watch) else each.end()
+
+
+def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_killed_in_turn(
+    tmp_path, postgres, held, monkeypatch
+):
+    app = write_app(tmp_path / "app")
+    shutil.copytree(app_folder() / "deploy", app / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(app))  # all programs are this copy's, and its bundle is submitted
+    database, runs = postgres.database(empty=True), tmp_path / "runs"
+    runs.mkdir()
+
+    one = FrontEnd(tmp_path / "one", database, runs)
+    held.append(one)
+    one.wait_for("up at localhost:")
+    (tmp_path / "two").mkdir(mode=0o700)
+    shutil.copytree(one.folder / "pki", tmp_path / "two" / "pki")
+    two = FrontEnd(tmp_path / "two", database, runs)
+    held.append(two)
+    two.wait_for("up at localhost:")
+
+    proxies, devices = [], []
+    for client in range(CLIENTS):
+        front, name = (one, two)[client % 2], f"client-{client:02d}"
+        proxies.append(Proxy(front.port))
+        invitation = tmp_path / f"{name}.invitation"
+        cohort("server", "invite", name, "--out", str(invitation), folder=front.folder)
+        address = {"server": f"localhost:{proxies[-1].port}"}  # a balancer, which knows both front ends
+        invitation.write_text(json.dumps({**json.loads(invitation.read_text()), **address}))
+        join = ("client", "join", "--state-dir", str(tmp_path / name), "--invitation", str(invitation))
+        log = tmp_path / f"{name}.log"
+        devices.append(Running(log, *join, "--partition", f"{client}/{CLIENTS}"))
+    held += [*devices, *proxies]
+    for device in devices:
+        device.wait_for("online as ")
+
+    settings = {
+        "num-clients": CLIENTS,
+        "clients-per-round": CLIENTS,
+        "quorum": CLIENTS,
+        "num-rounds": ROUNDS,
+        "selector": "md",
+        "partition": "balanced",
+        "learning-rate": 1.0,  # the recorded norms are divided by it
+        "local-steps": 20,  # a second
+        "round-deadline": 300,
+    }
+    sets = (part for name, value in settings.items() for part in ("--set", f"{name}={value}"))
+    follower = Running(tmp_path / "run.log", "server", "run", "--dir", str(one.folder), *sets)
+    held.append(follower)
+    wait_for(lambda: list(runs.glob("*/history.jsonl")), SOON, lambda: follower.said)
+    run = Run(runs)
+    watch = Watch(run.folder)
+    held.append(watch)
+    run.wait_for_round(1)
+
+    # The SuperLink of the run's front end: it is started again, and the ServerApp goes on.
+    before = run.wait_for_training(2)
+    one.kill_superlink()
+    run.wait_for_round(before + 3)
+    assert "superlink ended with code -9" in one.said
+    assert run.lines("resume") == []
+    begun, ended = run.trained()
+    assert len(begun) == len(set(begun)), "a client was asked twice"
+    assert set(ended) >= {(client, number) for client in range(CLIENTS) for number in range(1, before + 3)}
+
+    # Its ServerApp: the run's follower resumes it.
+    before = run.wait_for_training(before + 3)
+    os.kill(int((run.folder / "checkpoints" / "lock").read_text()), signal.SIGKILL)
+    run.wait_for_round(before + 2)
+    assert len(run.lines("resume")) == 1
+
+    # The machine with the follower: the other front end carries it on.
+    before = run.wait_for_training(before + 2)
+    follower.process.kill()
+    one.kill()
+    for proxy in proxies:
+        proxy.target = two.port
+    run.wait_for_round(before + 2)
+    assert two.said.count("it is carried on here") == 1
+    assert len(run.lines("resume")) == 2
+
+    wait_for(lambda: run.lines("end"), LATE, lambda: run.lines()[-1])
+    assert wait_until(lambda: not postgres.execute("SELECT * FROM cohort_follower", database), SOON)
+    watch.close()
+    verdict = check(
+        run.folder / "history.jsonl",
+        run.trainings,
+        watch.models,
+        clients_per_round=CLIENTS,
+        last=load_file(run.folder / "model.safetensors"),
+    )
+    assert [*verdict.violations, *watch.violations] == []
+    assert (verdict.rounds, verdict.skipped, verdict.failures) == (ROUNDS, 0, 0)
+    assert verdict.replies == CLIENTS * ROUNDS
+    assert verdict.models > ROUNDS
