@@ -63,7 +63,12 @@ class Run:
 
     def lines(self, kind="round"):
         text = (self.folder / "history.jsonl").read_text()
-        return [line for line in map(json.loads, text.splitlines(keepends=False)) if line["type"] == kind]
+        return [line for line in map(json.loads, text.splitlines()) if line["type"] == kind]
+
+    @property
+    def reached(self):
+        """The last round that has ended."""
+        return max((line["round"] for line in self.lines()), default=0)
 
     def trained(self):
         """Return the trainings that have begun and those that have ended, as (client, round)."""
@@ -78,17 +83,17 @@ class Run:
         ]
 
     def wait_for_training(self, after):
-        """Wait until clients train in a round after this one, and return the last round that has ended."""
+        """Wait until clients train in a round after this one, and return the round before theirs."""
 
         def trains():
             begun, ended = self.trained()
             return any(number > after for _, number in set(begun) - set(ended))
 
-        wait_for(trains, SOON, lambda: self.lines()[-1])
-        return self.lines()[-1]["round"]
+        wait_for(trains, SOON, lambda: self.reached)
+        return self.reached
 
     def wait_for_round(self, number):
-        wait_for(lambda: self.lines()[-1]["round"] >= number, LATE, lambda: self.lines()[-1])
+        wait_for(lambda: self.reached >= number, LATE, lambda: self.reached)
 
 
 @pytest.fixture
@@ -178,7 +183,7 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
     assert two.said.count("it is carried on here") == 1
     assert len(run.lines("resume")) == 2
 
-    wait_for(lambda: run.lines("end"), LATE, lambda: run.lines()[-1])
+    wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)
     assert wait_until(lambda: not postgres.execute("SELECT * FROM cohort_follower", database), SOON)
     watch.close()
     verdict = check(
