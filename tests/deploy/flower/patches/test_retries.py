@@ -37,6 +37,35 @@ def test_a_request_that_always_fails_is_given_up(monkeypatch, clock):
     assert len(codes) == 5
 
 
+def test_a_serverapp_whose_front_end_is_gone_leaves(monkeypatch, clock):
+    monkeypatch.setattr(RetryInvoker, "invoke", RetryInvoker.invoke)
+    left = []
+    retries.retry_after_500(lambda: left.append(clock.now))
+    invoker = make_simple_http_retry_invoker()
+
+    def wait(seconds):
+        clock.now += 20.0
+
+    invoker.wait_function = wait
+    answers = []
+
+    def ask():
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        answer(found).raise_for_status()
+        return "an answer"
+
+    answers[:] = [httpx.ConnectError("refused"), 503, 500, 200]  # it was started again
+    assert invoker.invoke(ask) == "an answer"
+    assert left == []
+    answers[:] = [httpx.ConnectError("refused"), 503, 500, httpx.ReadError("reset"), 500]
+    began = clock.now
+    with pytest.raises(RuntimeError, match="failed to answer for 60 s"):
+        invoker.invoke(ask)
+    assert left == [began + 80.0]
+
+
 @pytest.mark.parametrize("refused", [5, 100])
 def test_the_report_of_a_serverapp_that_ends_outlives_a_short_restart(refused, monkeypatch, clock):
     monkeypatch.setattr(RetryInvoker, "invoke", RetryInvoker.invoke)
