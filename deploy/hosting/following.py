@@ -38,7 +38,7 @@ from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.printable import printable
 
 LOG = "followed.log"  # the log, in the server's folder `logs`, of the runs that its front end carries on
-AGAIN = 60.0  # s after which a run is tried again whose follower could not be started
+AGAIN = 20.0  # s after which a run is tried again whose follower could not be started
 
 
 class FollowedSuperLink(RunningSuperLink):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
@@ -104,9 +105,9 @@ def held():
         each.close() if isinstance(each, Proxy | Watch) else each.end()
 
 
-def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_killed_in_turn(
-    tmp_path, postgres, held, monkeypatch
-):
+@pytest.fixture
+def federation(tmp_path, postgres, held, monkeypatch):
+    """Two front ends, a run that was submitted at the first, and its clients."""
     app = write_app(tmp_path / "app")
     shutil.copytree(app_folder() / "deploy", app / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(app))  # all programs are this copy's, and its bundle is submitted
@@ -156,6 +157,29 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
     watch = Watch(run.folder)
     held.append(watch)
     run.wait_for_round(1)
+    return SimpleNamespace(**locals())
+
+
+def judge(run, watch):
+    """Check the run: every round has the replies of all clients, each once, and the model is the replay's."""
+    watch.close()
+    verdict = check(
+        run.folder / "history.jsonl",
+        run.trainings,
+        watch.models,
+        clients_per_round=CLIENTS,
+        last=load_file(run.folder / "model.safetensors"),
+    )
+    assert [*verdict.violations, *watch.violations] == []
+    assert (verdict.rounds, verdict.skipped, verdict.failures) == (ROUNDS, 0, 0)
+    assert verdict.replies == CLIENTS * ROUNDS
+    assert verdict.models > ROUNDS
+
+
+def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_killed_in_turn(
+    federation, postgres
+):
+    one, two, run = federation.one, federation.two, federation.run
 
     # The SuperLink of the run's front end: it is started again, and the ServerApp goes on.
     before = run.wait_for_training(2)
@@ -175,25 +199,15 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
 
     # The machine with the follower: the other front end carries it on.
     before = run.wait_for_training(before + 2)
-    follower.process.kill()
+    federation.follower.process.kill()
     one.kill()
-    for proxy in proxies:
+    for proxy in federation.proxies:
         proxy.target = two.port
     run.wait_for_round(before + 2)
     assert two.said.count("it is carried on here") == 1
     assert len(run.lines("resume")) == 2
 
     wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)
-    assert wait_until(lambda: not postgres.execute("SELECT * FROM cohort_follower", database), SOON)
-    watch.close()
-    verdict = check(
-        run.folder / "history.jsonl",
-        run.trainings,
-        watch.models,
-        clients_per_round=CLIENTS,
-        last=load_file(run.folder / "model.safetensors"),
-    )
-    assert [*verdict.violations, *watch.violations] == []
-    assert (verdict.rounds, verdict.skipped, verdict.failures) == (ROUNDS, 0, 0)
-    assert verdict.replies == CLIENTS * ROUNDS
-    assert verdict.models > ROUNDS
+    gone = "SELECT * FROM cohort_follower"
+    assert wait_until(lambda: not postgres.execute(gone, federation.database), SOON)
+    judge(run, federation.watch)
