@@ -2,8 +2,8 @@
 
 A run has one follower, which resumes it if its ServerApp dies. If several front ends share a database, the
 followers are listed there (`deploy.fleet.storage.followers`). A run whose follower has ended, or has lost its
-front end, is carried on by a front end that sees the run's folder: `LeftRuns` starts this module as a program
-there, ``python -m deploy.hosting.following FOLDER RUN``, which follows or resumes the run.
+front end, is carried on by a front end that sees the run's folder: there `LeftRuns` starts this module as a
+program, ``python -m deploy.hosting.following FOLDER RUN NAME``, which follows or resumes the run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from strategies.checkpoint import CheckpointFolder, replacing
 from strategies.clients.printable import printable
 
 LOG = "followed.log"  # the log, in the server's folder `logs`, of the runs that its front end carries on
-AGAIN = 20.0  # s after which a run is tried again whose follower could not be started
 
 
 class FollowedSuperLink(RunningSuperLink):
@@ -48,11 +47,12 @@ class FollowedSuperLink(RunningSuperLink):
 
     `folder`: the run's. With a database that front ends share, other processes are kept from following the
     run. Raises ServerError on entry if another process follows the run, or the database cannot be used.
+    `name`: the name under which this process, and no other, follows the run. (default: a new one)
     """
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, name: str = "") -> None:
         super().__init__(CONNECTION, app_folder(), server.folder, server.environment())
-        self._run, self._home, self._name = folder.name, server.home, uuid4().hex
+        self._run, self._home, self._name = folder.name, server.home, name or uuid4().hex
         self._note = folder / RUN_ID
         self._claimed = CheckpointFolder(folder / CHECKPOINTS).is_claimed
         shared = server.database and folder.parent == server.folder / "runs"
@@ -141,7 +141,7 @@ class LeftRuns:
         self._followers = Followers(server.database, server.place) if server.database else None
         self._next = 0.0  # the next look at the database (time.monotonic(), s)
         self._left: set[str] = set()  # at the last look
-        self._started: dict[str, tuple[float, subprocess.Popen[bytes]]] = {}  # by run: when, and the process
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def check(self) -> None:
         """Look for such runs, at most every `BEAT` seconds."""
@@ -149,23 +149,24 @@ class LeftRuns:
         if self._followers is None or now < self._next:
             return
         self._next = now + BEAT
-        before = self._left
-        try:
+        self._processes = [each for each in self._processes if each.poll() is None]
+        before, self._left = self._left, set()
+        # If the database is away, followers cannot say either that they live.
+        with contextlib.suppress(DatabaseError, OSError):  # such as a full disk: it is tried again
             self._left = self._followers.left()
-        except DatabaseError:
-            self._left = set()  # followers could not say either that they live
-        for run in sorted(self._left & before):
-            began, process = self._started.get(run, (now - AGAIN, None))
-            over = process is None or process.poll() is not None
-            if over and now - began >= AGAIN and (self._server.folder / "runs" / run / FILE_NAME).exists():
-                self._started[run] = now, self._start(run)
+            for run in sorted(self._left & before):
+                name = uuid4().hex
+                if not (self._server.folder / "runs" / run / FILE_NAME).exists():
+                    continue  # it has not begun, or this is another folder
+                if not self._followers.claim(run, name, self._server.home):
+                    self._processes.append(self._start(run, name))
 
-    def _start(self, run: str) -> subprocess.Popen[bytes]:
+    def _start(self, run: str, name: str) -> subprocess.Popen[bytes]:
         log = self._server.folder / "logs" / LOG
-        self._say(f"{printable(run)}: its follower has ended; it is carried on here (log: {log})")
         large = log.exists() and log.stat().st_size > LOG_BYTES
-        command = commands.python("-m", "deploy.hosting.following", str(self._server.folder), run)
+        command = commands.python("-m", "deploy.hosting.following", str(self._server.folder), run, name)
         with log.open("wb" if large else "ab") as output:
+            self._say(f"{printable(run)}: its follower has ended; it is carried on here (log: {log})")
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -179,15 +180,16 @@ class LeftRuns:
 
 def main() -> int:
     """Follow a run whose follower has ended, and resume it if that is needed. Return 0 if it has finished."""
-    folder, run = Path(sys.argv[1]), sys.argv[2]
+    folder, run, name = Path(sys.argv[1]), *sys.argv[2:]
+    out = folder / "runs" / run
     try:
         server = Server.load(folder)
-        out = folder / "runs" / run
-        config = resumed(out, {"removed-clients": str(server.revoked_file)})
-        trial = Trial(run, config, RunHistory(out / FILE_NAME))
-        trial.history.read(skip_damaged=True)
-        with FollowedSuperLink(server, out) as superlink:
-            stopped = superlink.ended((out / RUN_ID).read_text()).startswith(STOPPED)
+        with FollowedSuperLink(server, out, name) as superlink:
+            config = resumed(out, {"removed-clients": str(server.revoked_file)})
+            trial = Trial(run, config, RunHistory(out / FILE_NAME))
+            trial.history.read(skip_damaged=True)
+            flower_run = (out / RUN_ID).read_text() if (out / RUN_ID).exists() else ""
+            stopped = bool(flower_run) and superlink.ended(flower_run).startswith(STOPPED)
             if trial.history.end is None and not stopped:
                 train(superlink, [trial], Watcher(_say), at_once=False)
     except (EngineError, ServerError, ValueError, OSError) as error:

@@ -217,7 +217,7 @@ class Server:
         # Not made here: a folder that is missing may be storage that is not mounted.
         if not Path(self.runs).is_dir() or not os.access(self.runs, os.W_OK):
             raise ServerError(f"runs = {self.runs}: must be a folder in which this user may write")
-        if not runs.is_symlink() and runs.is_dir() and any(runs.iterdir()):
+        if self._linked and not runs.is_symlink() and runs.is_dir() and any(runs.iterdir()):
             raise ServerError(f"runs = {self.runs}: {runs} holds runs already; move them there first")
 
     def _place_runs(self) -> None:
@@ -225,12 +225,17 @@ class Server:
         runs = self.folder / "runs"
         if runs.is_symlink() and str(runs.readlink()) != self.runs:
             runs.unlink()
-        if self.runs and not runs.is_symlink():
+        if not self._linked:
+            runs.mkdir(exist_ok=True)
+        elif not runs.is_symlink():
             if runs.exists():
                 runs.rmdir()
             runs.symlink_to(self.runs)
-        elif not self.runs:
-            runs.mkdir(exist_ok=True)
+
+    @property
+    def _linked(self) -> bool:
+        """Whether `runs` in the server's folder is a link. It is none if storage is mounted there."""
+        return self.runs not in ("", str(self.folder / "runs"))
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

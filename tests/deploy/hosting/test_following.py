@@ -87,6 +87,12 @@ def test_the_runs_of_a_server_can_be_in_a_folder_that_others_have_too(tmp_path, 
     for each in (server, replace(server, runs=str(other))):
         each.save()
         assert link.readlink() == type(link)(each.runs)
+    link.unlink()
+    link.mkdir()  # where storage is mounted
+    (link / RUN).mkdir()
+    replace(server, runs=str(link)).save()
+    assert [each.name for each in link.iterdir()] == [RUN]
+    assert not link.is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -206,17 +212,21 @@ def test_a_run_without_a_follower_is_carried_on_by_a_process_that_ends_with_the_
     (text,) = said
     log = server.folder / "logs" / "followed.log"
     assert text == f"{RUN}: its follower has ended; it is carried on here (log: {log})"
-    ((_, process),) = left._started.values()
+    (process,) = left._processes
     environment = (following.Path("/proc") / str(process.pid) / "environ").read_bytes()
     assert f"{MARK}={server.folder}".encode() in environment
-    assert look(5) == 1  # it works
+    assert there.left() == {"other"}
+    assert look(5) == 1
     process.kill()
     process.wait()
-    assert look() == 1
-    assert look(2) == 2  # it is tried again, after `AGAIN`
-    for _, each in left._started.values():
-        each.kill()
-        each.wait()
+    postgres.execute(SILENT, server.database)
+    assert look(2) == 2
+    (again,) = left._processes
+    again.kill()
+    again.wait()
+    postgres.execute(SILENT, server.database)
+    (server.folder / "logs").rename(server.folder / "full")
+    assert look(2) == 2  # no log: it is left to others
 
 
 @pytest.mark.parametrize("how", ["its history has ended", "somebody stopped it"])
@@ -227,7 +237,7 @@ def test_a_run_that_is_over_is_only_taken_off_the_list(server, postgres, superli
     superlink.result = "finished:completed" if how == "its history has ended" else "finished:stopped"
     there = Followers(server.database, server.place)
     there.claim(RUN, "1", "far:/server")
-    monkeypatch.setattr(sys, "argv", ["following", str(server.folder), RUN])
+    monkeypatch.setattr(sys, "argv", ["following", str(server.folder), RUN, "2"])
     assert following.main() == 2
     assert f"{RUN}: run = {RUN}: the front end far:/server follows it already" in capsys.readouterr().out
     postgres.execute(SILENT, server.database)
