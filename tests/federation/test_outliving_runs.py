@@ -11,13 +11,14 @@ from safetensors.numpy import load_file
 
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.programs import MARK
+from deploy.hosting.server import Server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import free_ports
 
 from ..nemesis.checker import check
 from ..nemesis.federations import Target, processes_with_argument, write_app
 from ..nemesis.watch import Watch
-from ..support.devices import Running, cohort
+from ..support.devices import Running
 from ..support.processes import linux, wait_for
 from ..support.proxy import Proxy
 
@@ -114,27 +115,28 @@ def federation(tmp_path, postgres, held, monkeypatch):
     database, runs = postgres.database(empty=True), tmp_path / "runs"
     runs.mkdir()
 
-    one = FrontEnd(tmp_path / "one", database, runs)
-    held.append(one)
-    one.wait_for("up at localhost:")
-    (tmp_path / "two").mkdir(mode=0o700)
-    shutil.copytree(one.folder / "pki", tmp_path / "two" / "pki")
-    two = FrontEnd(tmp_path / "two", database, runs)
-    held.append(two)
-    two.wait_for("up at localhost:")
+    folders = tmp_path / "one", tmp_path / "two"
+    Server(folders[0], ("localhost",)).save()
+    folders[1].mkdir(mode=0o700)
+    shutil.copytree(folders[0] / "pki", folders[1] / "pki")
+    one, two = (FrontEnd(folder, database, runs) for folder in folders)
+    held += [one, two]
+    for each in (one, two):
+        each.wait_for("up at localhost:")
 
     proxies, devices = [], []
     for client in range(CLIENTS):
         front, name = (one, two)[client % 2], f"client-{client:02d}"
-        proxies.append(Proxy(front.port))
+        proxies.append(Proxy(front.port))  # a balancer, which knows both front ends
+        held.append(proxies[-1])
         invitation = tmp_path / f"{name}.invitation"
-        cohort("server", "invite", name, "--out", str(invitation), folder=front.folder)
-        address = {"server": f"localhost:{proxies[-1].port}"}  # a balancer, which knows both front ends
+        Server.load(front.folder).invite(name, invitation, 7, "")
+        address = {"server": f"localhost:{proxies[-1].port}"}
         invitation.write_text(json.dumps({**json.loads(invitation.read_text()), **address}))
         join = ("client", "join", "--state-dir", str(tmp_path / name), "--invitation", str(invitation))
         log = tmp_path / f"{name}.log"
         devices.append(Running(log, *join, "--partition", f"{client}/{CLIENTS}"))
-    held += [*devices, *proxies]
+        held.append(devices[-1])
     for device in devices:
         device.wait_for("online as ")
 
