@@ -106,10 +106,8 @@ class _Follower:
         name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
         resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
         self._run = self._engine.submit(trial.run_config | resume, name)
-        if (
-            self._checkpoints.is_claimed()
-        ):  # its ServerApp works already; once the claim is abandoned, it died
-            self._claim = None
+        if self._checkpoints.is_claimed():
+            self._claim = None  # its ServerApp works already: it has died if it abandons this claim
 
     def wait(self, news: bool) -> float | None:
         """Return the seconds since the last new line, once in each `PATIENCE` seconds; in other calls None.

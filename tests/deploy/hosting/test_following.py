@@ -1,5 +1,7 @@
 """A run is followed by one process; what it leaves is carried on by a front end that has the run's folder."""
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,13 +16,15 @@ from deploy.engines.superlink import RunningSuperLink
 from deploy.fleet.storage import followers
 from deploy.fleet.storage.followers import Followers
 from deploy.fleet.storage.postgres import NOW
+from deploy.flower.commands import FRONT_END
 from deploy.hosting import following
 from deploy.hosting.following import FollowedSuperLink, LeftRuns
-from deploy.hosting.programs import MARK
+from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import Server, ServerError
 from server.settings import CHECKPOINTS
 
 from ...support.histories import write_history
+from ...support.processes import linux
 
 RUN = "2026-01-02_03-04-05"
 SILENT = f"UPDATE cohort_follower SET seen = {NOW} - {followers.LEASE + 1}"
@@ -31,6 +35,14 @@ folder = CheckpointFolder(sys.argv[1])
 folder.claim()
 print(flush=True)
 sys.stdin.read()
+"""
+
+SERVERAPP = """
+import time
+from pathlib import Path
+Path("/proc/self/comm").write_text("flwr-serverapp")
+print(flush=True)
+time.sleep(60)
 """
 
 
@@ -227,6 +239,19 @@ def test_a_run_without_a_follower_is_carried_on_by_a_process_that_ends_with_the_
     postgres.execute(SILENT, server.database)
     (server.folder / "logs").rename(server.folder / "full")
     assert look(2) == 2  # no log: it is left to others
+
+
+@linux
+def test_a_server_that_ends_kills_its_serverapps_before_anything_asks_them_to_end(server, monkeypatch):
+    programs = Programs(server, print)
+    assert programs._superexec.environment()[FRONT_END] == server.home
+    environment = {**os.environ, MARK: str(server.folder)}
+    with subprocess.Popen([sys.executable, "-c", SERVERAPP], env=environment, stdout=subprocess.PIPE) as app:
+        app.stdout.readline()
+        asked = []
+        monkeypatch.setattr(programs._superexec, "stop", lambda: asked.append(app.poll()))
+        programs.__exit__()
+    assert asked == [-signal.SIGKILL]
 
 
 @pytest.mark.parametrize("how", ["its history has ended", "somebody stopped it"])

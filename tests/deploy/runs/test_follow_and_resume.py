@@ -220,6 +220,39 @@ def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(
     assert runs[1].aborted
 
 
+CLAIM_AND_WAIT = """
+import sys
+from strategies.checkpoint import CheckpointFolder
+folder = CheckpointFolder(sys.argv[1])
+folder.claim()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_the_end_of_a_serverapp_that_worked_before_it_was_followed_is_noticed(tmp_path):
+    command = [sys.executable, "-c", CLAIM_AND_WAIT, str(tmp_path / "md" / CHECKPOINTS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as app:
+        app.stdout.readline()
+
+        class Followed(Unnoticed):
+            @property
+            def over(self):
+                app.kill()
+                app.wait()
+                return super().over
+
+        class Engine(Fatal):
+            def submit(self, run_config, name):
+                run = super().submit(run_config, name)
+                return Followed() if len(self.submitted) == 1 else run
+
+        (trial,) = make(tmp_path, "md")
+        train(Engine(tmp_path, 2, None), [trial], Watcher(), at_once=True)
+    assert trial.done
+
+
 def test_a_trial_without_progress_is_given_up(tmp_path):
     engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
     (trial,) = make(tmp_path, "md")

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from deploy.flower.channel import Channel, serve
-from deploy.flower.commands import STOP_RUN
+from deploy.flower.commands import FRONT_END, STOP_RUN
+from deploy.flower.patches import serverapp
 from deploy.flower.patches.serverapp import ended_by_signal
 
 
@@ -70,3 +71,23 @@ def test_an_app_that_ends_by_itself_leaves_flowers_handlers(order):
     with pytest.raises(SystemExit):
         signal.raise_signal(signal.SIGTERM)
     assert order == ["Flower: SIGTERM"]
+
+
+def test_only_a_serverapp_whose_run_others_may_resume_leaves_it(monkeypatch):
+    class Given(Exception):  # noqa: N818
+        pass
+
+    def note(leave=None):
+        raise Given(leave)
+
+    monkeypatch.setattr(serverapp.retries, "retry_after_500", note)
+    monkeypatch.delenv(FRONT_END, raising=False)
+    for expected in (None, serverapp.leave):
+        with pytest.raises(Given) as given:
+            serverapp.patch()
+        assert given.value.args == (expected,)
+        monkeypatch.setenv(FRONT_END, "far:/server")
+    killed = []
+    monkeypatch.setattr(serverapp.os, "kill", lambda *given: killed.append(given))
+    serverapp.leave()
+    assert killed == [(os.getpid(), signal.SIGKILL)]
