@@ -20,7 +20,9 @@ def url(postgres):
 
 def front_end(postgres, url, home, silent=0.0):
     postgres.execute("DELETE FROM cohort_front_end", url)
-    postgres.execute(f"INSERT INTO cohort_front_end VALUES ('x', '{home}', '1', {NOW} - {silent})", url)
+    postgres.execute(
+        f"INSERT INTO cohort_front_end (name, home, seen) VALUES ('x', '{home}', {NOW} - {silent})", url
+    )
 
 
 def test_a_run_has_one_follower_until_that_leaves_or_is_silent(postgres, url):
