@@ -20,7 +20,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.default_folder import default_folder
-from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.device.invitation import Invitation, check_name
 from deploy.fleet.storage import postgres
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
@@ -29,6 +29,7 @@ from deploy.flower.submission import bundle_hash
 from deploy.json_text import parse_json
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
+from deploy.tls.addresses import check_server
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
 

@@ -31,7 +31,7 @@ class Supervised:
             import sys
             from pathlib import Path
             from deploy.device import memory_limit, reconnect
-            reconnect.unreachable = lambda *_: None
+            reconnect.none_reachable = lambda *_: None
             reconnect.source_address = lambda *_: "10.0.0.1"
             reconnect.FIRST_RESTART = reconnect.LONGEST_RESTART = 0.01
             reconnect.DeviceSupervisor.look = memory_limit.LOOK = reconnect.NETWORK_LOOK = 0.05
@@ -230,7 +230,7 @@ def test_the_size_of_the_log_is_limited(supervise, device):
     assert all(path.stat().st_size < 11_000 for path in device.folder.glob("supernode.log*"))
 
 
-REAL_PROBE = "from deploy.tls.probe import unreachable; reconnect.unreachable = unreachable"
+REAL_PROBE = "from deploy.tls.probe import none_reachable; reconnect.none_reachable = none_reachable"
 
 
 def at(device, server, files):

@@ -48,7 +48,7 @@ class Server:
         self.server.start()
 
     def enrol(self, token, key):
-        enrol(self.address, self.files.ca, token, key)
+        enrol([self.address], self.files.ca, token, key)
 
     def nodes(self):
         return {str(node.node_id): node.name for node in self.state.get_node_info()}

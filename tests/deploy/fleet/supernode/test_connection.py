@@ -49,6 +49,15 @@ class Channel:
 
         return send
 
+    def close(self):
+        self.closed = True
+
+
+def at(*channels, addresses="abc"):
+    """Return a server with an address for each letter. Its channels are these, in the order of making."""
+    left = list(channels)
+    return connection.Server([f"{each}:1" for each in addresses[: len(channels)]], lambda _: left.pop(0))
+
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -65,7 +74,7 @@ def clock(monkeypatch):
 
 
 def requests(clock, *answers, seconds=0.0, **limits):
-    return connection.Requests(Channel(iter(answers), clock, seconds), generate_key_pairs(), **limits)
+    return connection.Requests(at(Channel(iter(answers), clock, seconds)), generate_key_pairs(), **limits)
 
 
 def pull(sender):
@@ -74,7 +83,7 @@ def pull(sender):
 
 def test_a_request_is_signed_and_repeated_until_the_superlink_is_back(clock):
     channel = Channel(iter([Failure(UNAVAILABLE)] * 50 + ["answer"]), clock, 0.0)
-    assert pull(connection.Requests(channel, generate_key_pairs())) == "answer"
+    assert pull(connection.Requests(at(channel), generate_key_pairs())) == "answer"
     names = [name for name, _ in channel.headers[-1]]
     assert names == [wire.PUBLIC_KEY, wire.TIME_STAMP, wire.SIGNATURE]
     assert channel.headers[0] == channel.headers[1] != channel.headers[-1]  # a new time stamp in time
@@ -121,10 +130,10 @@ def test_a_failed_handshake_is_not_repeated(clock):
 
 def test_the_first_heartbeat_after_a_lost_connection_is_answered_at_once(clock):
     """Otherwise the device says for 20 s that the connection is lost, while the server lists it as online."""
-    good = SimpleNamespace(success=True)
+    good = wire.METHODS["SendNodeHeartbeat"].response(success=True)
     answers = [good, Failure(UNAVAILABLE), Failure(UNAVAILABLE), good, good]
     channel = Channel(iter(answers), clock, 20.0)
-    beats = connection.Heartbeats(connection.Requests(channel, generate_key_pairs()), "heartbeat")
+    beats = connection.Heartbeats(connection.Requests(at(channel), generate_key_pairs()), "heartbeat")
 
     def wait(seconds=None):
         clock.now += seconds or 0.0
@@ -152,3 +161,142 @@ def test_a_server_that_does_not_speak_grpc_is_named_in_one_line(clock, code, det
         pull(requests(clock, Failure(code, details), "answer"))
     assert details in str(error.value)
     assert "\n" not in str(error.value)
+
+
+LOST, BUSY = Failure(UNAVAILABLE, "Socket closed"), Failure(UNAVAILABLE, "The SuperLink cannot answer now")
+
+
+def test_a_lost_connection_is_made_again_elsewhere_within_five_seconds(clock):
+    channels = [Channel(iter([each]), clock, 0.0) for each in (LOST, LOST, "answer")]
+    server = at(*channels)
+    first, *others = server.line.address, *server._others
+    assert pull(connection.Requests(server, generate_key_pairs())) == "answer"
+    assert clock.now - 1000 < 5
+    assert [each.closed for each in channels[:2]] == [True, True]
+    assert [server.line.address, *server._others] == [
+        others[1],
+        first,
+        others[0],
+    ]  # those that failed are last
+
+
+def test_the_order_of_the_addresses_is_random():
+    addresses = [f"{letter}:1" for letter in "abcd"]
+    firsts = {connection.Server(addresses, lambda _: Channel(None, None, 0)).line.address for _ in range(200)}
+    assert firsts == set(addresses)
+
+
+def test_a_server_that_answers_with_errors_is_left_only_after_several(clock):
+    patient = Channel(iter([BUSY] * (connection.ENDURED - 1) + ["answer"] + [BUSY] * 9), clock, 0.0)
+    other = Channel(iter(["other"]), clock, 0.0)
+    sender = connection.Requests(at(patient, other), generate_key_pairs())
+    assert pull(sender) == "answer"
+    assert pull(sender) == "other"
+    assert len(patient.headers) == 2 * connection.ENDURED
+
+
+def test_an_address_of_another_server_is_passed_over_until_none_is_left(clock):
+    foreign = Failure(UNAVAILABLE, "Ssl handshake failed: self-signed certificate")
+    sender = connection.Requests(
+        at(*(Channel(iter(each), clock, 0.0) for each in ([foreign], ["answer", foreign], [foreign]))),
+        generate_key_pairs(),
+    )
+    assert pull(sender) == "answer"
+    with pytest.raises(Failure):
+        pull(sender)
+
+
+def test_a_request_whose_channel_another_thread_has_left_is_repeated_at_once_over_the_new_one(clock):
+    cancelled = Failure(grpc.StatusCode.CANCELLED, "Channel closed!")
+    for error in (cancelled, ValueError("Cannot invoke RPC on closed channel!")):
+        one, two = Channel(None, clock, 0.0), Channel(iter(["answer"]), clock, 0.0)
+        server = at(one, two)
+
+        class Moves:
+            def __next__(self, server=server, error=error):
+                server.failed(server.line, "Socket closed")
+                raise error
+
+        one._answers = Moves()
+        began = clock.now
+        assert (
+            connection.Requests(server, generate_key_pairs()).send(
+                "PullMessages", wire.METHODS["PullMessages"].request(), (wire.LONG,)
+            )
+            == "answer"
+        )
+        assert clock.now == began
+        assert wire.LONG in two.headers[0]
+    with pytest.raises(ValueError, match="bad request"):
+        pull(requests(clock, ValueError("bad request"), "answer"))
+
+
+def told(*better, known=("a:1", "b:1")):
+    answer = wire.METHODS["SendNodeHeartbeat"].response(success=True)
+    wire.tell_addresses(answer, known, better)
+    return answer
+
+
+def beats_of(clock, server):
+    made = connection.Heartbeats(connection.Requests(server, generate_key_pairs()), "heartbeat")
+    made._over = SimpleNamespace(wait=lambda seconds: False, is_set=lambda: False)
+    return made
+
+
+def test_an_idle_node_moves_to_an_address_that_answers_and_a_busy_one_stays(clock):
+    good = wire.METHODS["SendNodeHeartbeat"].response(success=True)
+    old = Channel(iter([told("b:1")] * 3), clock, 0.0)
+    refuses, new = Channel(iter([LOST]), clock, 0.0), Channel(iter([good]), clock, 0.0)
+    server = at(old, refuses, new, addresses="a")
+    made, line = beats_of(clock, server), server.line
+    made._beat(line, held=True)  # it works on a message
+    server.idle.set()
+    made._beat(line, held=True)
+    assert refuses.closed
+    assert server.line is line
+    assert not hasattr(old, "closed")
+    made._beat(line, held=True)
+    assert server.line.address == "b:1"
+    assert server.line.channel is new
+    assert old.closed
+    assert wire.MOVES in old.headers[0]
+    assert wire.HELD not in new.headers[0]
+
+
+def test_a_node_whose_server_has_one_name_moves_by_connecting_again(clock):
+    old = Channel(iter([told("a:1", known=["a:1"])]), clock, 0.0)
+    new = Channel(iter([wire.METHODS["SendNodeHeartbeat"].response(success=True)]), clock, 0.0)
+    server = at(old, new, addresses="a")
+    server.idle.set()
+    beats_of(clock, server)._beat(server.line, held=True)
+    assert server.line.channel is new
+    assert server._others == []
+
+
+def test_addresses_that_the_server_tells_are_kept_beside_those_that_were_given(tmp_path):
+    file = tmp_path / "servers"
+    server = connection.Server(["a:1"], lambda _: Channel(None, None, 0), file)
+    server.learn(["a:1", "b:1", "c:1"])
+    assert file.read_text() == "a:1,b:1,c:1"
+    server.failed(server.line, "Socket closed")
+    assert server.line.address in ("b:1", "c:1")
+    assert server._others[-1] == "a:1"  # it has failed last
+    server.learn(["d:1"])
+    assert {server.line.address, *server._others} >= {"a:1", "d:1"}
+    file.unlink()
+    server.learn(["d:1"])
+    assert not file.exists()  # nothing new
+    server.learn([])
+    assert "d:1" in server._others
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"known": 7}', b'{"known": ["a"]}', b'{"known": ["a:1", 3]}', b"\xff",
+                b'{"known": ["a:1 b:1"], "better": ["c:1"]}', b"[" * 100_000]
+)  # fmt: skip
+def test_addresses_that_are_none_are_ignored(content):
+    answer = wire.METHODS["SendNodeHeartbeat"].response(success=True)
+    if content:
+        wire.carry(answer, content)
+    assert wire.told_addresses(answer) == ([], [])
+    assert wire.told_addresses(told("b:1")) == (["a:1", "b:1"], ["b:1"])
