@@ -131,7 +131,7 @@ class Programs:
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
         guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
         if server.database and (fingerprint := server.fingerprint):
-            guarded |= commands.shared(server.home, fingerprint)
+            guarded |= commands.shared(server.home, fingerprint, server.address)
         # Apps may write files such as models into their working directory, which is the executor's.
         work = server.folder / WORK
         self._superlink = _Program(
