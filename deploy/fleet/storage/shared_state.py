@@ -219,7 +219,7 @@ class SharedState(Shared, CohortLinkState):
         self.front_end.tell("moved", node_id)
         if (answer := self._unconfirmed(node_id)) is not None:
             self._duties.unconfirmed.note(node_id, answer)
-            self._duties.held.wake(("node", node_id))
+        self._duties.held.wake(("node", node_id))
 
     def next_message(self, node_id: int) -> Any:
         """Return the next message to a node, None if there is none, or if another front end answers for it.

@@ -368,13 +368,13 @@ class Heartbeats:
             self._move(random.choice(better))
 
     def _move(self, address: str) -> None:
-        """Go on at another address if the SuperNode is idle, and if the address answers a heartbeat.
+        """Go on at another address when the SuperNode is idle, and if the address answers a heartbeat.
 
         So the SuperNode leaves a server only for one that has shown a certificate of the same authority, for
         its own name, and that knows this SuperNode.
         """
         server = self._requests.server
-        if not server.idle.is_set():
+        if not server.idle.wait(MOVING):
             return
         line = server.open(address)
         try:
@@ -382,7 +382,7 @@ class Heartbeats:
         except grpc.RpcError as error:
             getLogger("flwr").info("Stays, because %s does not answer: %s", address, error.details())
             answer = None
-        if answer and answer.success and server.idle.is_set():
+        if answer and answer.success:
             server.move(line)
         else:
             line.channel.close()

@@ -243,7 +243,8 @@ def beats_of(clock, server):
     return made
 
 
-def test_an_idle_node_moves_to_an_address_that_answers_and_a_busy_one_stays(clock):
+def test_an_idle_node_moves_to_an_address_that_answers_and_a_busy_one_stays(clock, monkeypatch):
+    monkeypatch.setattr(connection, "MOVING", 0.0)
     good = wire.METHODS["SendNodeHeartbeat"].response(success=True)
     old = Channel(iter([told("b:1")] * 3), clock, 0.0)
     refuses, new = Channel(iter([LOST]), clock, 0.0), Channel(iter([good]), clock, 0.0)
