@@ -1,9 +1,12 @@
 """What a SuperNode does about lost connections and refused requests, with a stand-in for gRPC's channel."""
 
+import importlib
 import logging
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,7 @@ from deploy.fleet import wire
 from deploy.fleet.supernode import connection
 from deploy.fleet.supernode.connection import RunNotRunningError
 from deploy.flower.commands import NO_GRPC, WRONG_CLOCK
+from deploy.tls import certificates
 
 UNAVAILABLE, INTERNAL = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
 Answer = Callable[[], Any]
@@ -301,3 +305,78 @@ def test_addresses_that_are_none_are_ignored(content):
         wire.carry(answer, content)
     assert wire.told_addresses(answer) == ([], [])
     assert wire.told_addresses(told("b:1")) == (["a:1", "b:1"], ["b:1"])
+
+
+class Listening(grpc.GenericRpcHandler):
+    """A server on a free port of this machine that answers every request as one that knows the node."""
+
+    def __init__(self, credentials=None):
+        self.requests = 0
+        self.server = grpc.server(ThreadPoolExecutor(2), handlers=[self])
+        add = self.server.add_insecure_port
+        if credentials is not None:
+            add = partial(self.server.add_secure_port, server_credentials=credentials)
+        self.port = add("127.0.0.1:0")
+        self.server.start()
+
+    def service(self, call):
+        self.requests += 1
+        answer = wire.METHODS["SendNodeHeartbeat"].response(success=True).SerializeToString()
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: answer)
+
+
+@pytest.fixture
+def listen():
+    """Start servers that end with the test."""
+    servers = []
+
+    def start(*credentials):
+        servers.append(Listening(*credentials))
+        return servers[-1]
+
+    yield start
+    for each in servers:
+        each.server.stop(None)
+
+
+def test_a_node_moves_to_no_address_that_its_authority_did_not_certify(tmp_path, listen, monkeypatch):
+    monkeypatch.setattr(connection, "ANSWERED_IN", 20.0)
+    mine, other = (certificates.write_certificates(tmp_path / name) for name in ("mine", "other"))
+    good, stranger = (
+        listen(grpc.ssl_server_credentials([(each.key.read_bytes(), each.certificate.read_bytes())])).port
+        for each in (mine, other)
+    )
+    plain = listen().port
+
+    def secure(address):
+        credentials = grpc.ssl_channel_credentials(mine.ca.read_bytes())
+        return grpc.secure_channel(address, credentials, options=list(connection.OPTIONS.items()))
+
+    server = connection.Server([f"localhost:{good}"], secure)
+    server.idle.set()
+    first = server.line
+    node = importlib.import_module("flwr.proto.node_pb2").Node(node_id=1)
+    request = wire.METHODS["SendNodeHeartbeat"].request(node=node)
+    beats = connection.Heartbeats(connection.Requests(server, generate_key_pairs()), request)
+    for address in (
+        f"localhost:{stranger}",  # another authority's certificate
+        f"127.0.0.2:{good}",  # a certificate for another name
+        f"localhost:{plain}",  # no TLS
+        "localhost:1",
+    ):
+        beats._move(address)
+        assert server.line is first
+    beats._move(f"127.0.0.1:{good}")
+    assert server.line.address == f"127.0.0.1:{good}"
+    assert beats._requests.once("SendNodeHeartbeat", request, 20).success
+    server.line.channel.close()
+
+
+def test_a_name_that_stands_for_several_machines_leads_to_all_of_them(listen):
+    both = listen(), listen()
+    name = "ipv4:" + ",".join(f"127.0.0.1:{each.port}" for each in both)  # as a name with two addresses
+    for _ in range(40):  # by chance not both: 2e-12
+        with grpc.insecure_channel(name, options=list(connection.OPTIONS.items())) as channel:
+            wire.calls(channel)["SendNodeHeartbeat"](wire.METHODS["SendNodeHeartbeat"].request())
+    assert all(each.requests for each in both)
+    assert sum(each.requests for each in both) == 40
