@@ -386,7 +386,7 @@ class Server:
         if shared := self.shared_registry:
             known = set(clients.values())
             others = {name: id for id, name in shared.names().items() if id not in known}
-            clients = {**others, **clients}
+            clients = dict(sorted({**others, **clients}.items()))
         return clients
 
     def states(self) -> dict[str, str]:
