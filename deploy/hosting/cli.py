@@ -198,7 +198,15 @@ def _metrics(server: Server, programs: Programs) -> Iterator[None]:
         authority=server.authority,
         secret=server.control_secret,
     )
-    sources = Sources(server.folder / "runs", superlink, starts=lambda: programs.starts)
+    shared = server.shared_registry
+
+    def devices() -> dict[str, int]:
+        try:
+            return shared.devices() if shared else {}
+        except DatabaseError:  # the SuperLink does not list its nodes either
+            return {}
+
+    sources = Sources(server.folder / "runs", superlink, lambda: programs.starts, devices)
     with serving(server.metrics, sources):
         yield
 

@@ -41,12 +41,6 @@ _ADDRESS = (
     f"INSERT INTO cohort_address VALUES (%s, %s, {NOW}) "
     "ON CONFLICT (home) DO UPDATE SET address = excluded.address, seen = excluded.seen"
 )
-_LOADS = (
-    "SELECT f.name, address, count(node.node_id) FROM cohort_front_end f JOIN cohort_address USING (home) "
-    "LEFT JOIN cohort_connection ON front_end = f.name LEFT JOIN node "
-    f"ON node.node_id = cohort_connection.node_id AND status = 'online' AND online_until > {NOW} "
-    f"WHERE f.seen > {NOW} - {LEASE} GROUP BY f.name, address"
-)
 _APPEAR = f"INSERT INTO cohort_front_end VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"
 _GONE = f"DELETE FROM cohort_front_end WHERE seen < {NOW} - {LEASE} RETURNING name, home"
 _NODES_OF = "SELECT node_id FROM cohort_connection WHERE front_end = %s"
@@ -240,9 +234,9 @@ class FrontEnd:
 
     def _spread(self, connection: Any) -> None:
         """Send some idle nodes away if others have clearly fewer."""
-        loads = [spread.Load(*each) for each in connection.execute(_LOADS).fetchall()]
+        loads = [spread.Load(*each) for each in connection.execute(shared_registry.LOADS).fetchall()]
         self._duties.spread.known = sorted({*self._duties.spread.known, *(each.address for each in loads)})
-        count, better = spread.excess(loads, self.name)
+        count, better = spread.excess(loads, self.home)
         if count:
             idle = self._duties.presence.movable().intersection(self._duties.held.nodes())
             for node in self._duties.spread.choose(count, better, idle):

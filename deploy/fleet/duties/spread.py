@@ -24,15 +24,15 @@ SLACK = 1.1  # times its share, plus one, are the most devices that a front end 
 class Load(NamedTuple):
     """How many devices a front end has."""
 
-    name: str
+    home: str
     address: str
     devices: int
 
 
 def excess(loads: Sequence[Load], mine: str) -> tuple[int, list[str]]:
-    """Return how many devices the front end `mine` is to send away, and the addresses for them."""
+    """Return how many devices the front end `mine` (its home) is to send away, and the addresses for them."""
     share = sum(each.devices for each in loads) / max(1, len(loads))
-    have = sum(each.devices for each in loads if each.name == mine)
+    have = sum(each.devices for each in loads if each.home == mine)
     if have <= SLACK * share + 1:
         return 0, []
     return min(MOST, have - math.ceil(share)), [each.address for each in loads if each.devices < share]

@@ -31,6 +31,13 @@ TABLES = (
 ADDRESSES = (
     f"SELECT address FROM cohort_address WHERE seen > {NOW} - {KEPT} GROUP BY address ORDER BY address"
 )
+# The front ends that are alive: the folder and machine of each, its address, and how many devices it has
+LOADS = (
+    "SELECT home, address, count(node.node_id) FROM cohort_front_end f JOIN cohort_address USING (home) "
+    "LEFT JOIN cohort_connection ON front_end = f.name LEFT JOIN node "
+    f"ON node.node_id = cohort_connection.node_id AND status = 'online' AND online_until > {NOW} "
+    f"WHERE f.seen > {NOW} - {postgres.LEASE} GROUP BY home, address ORDER BY home"
+)
 _TELL = f"SELECT pg_notify('{postgres.CHANNEL}', '{INVITED}')"
 _MADE = "INSERT INTO cohort_invitation VALUES (?, ?, ?, NULL, NULL)"
 _UNUSED = "SELECT name, expires FROM cohort_invitation WHERE key IS NULL"
@@ -121,6 +128,10 @@ class SharedRegistry(Registry):
     def addresses(self) -> list[str]:
         """Return the addresses of all front ends."""
         return [address for (address,) in self._rows(ADDRESSES)]
+
+    def devices(self) -> dict[str, int]:
+        """Return how many devices are connected to each front end, by its machine and folder."""
+        return {home: count for home, _, count in self._rows(LOADS)}
 
 
 def connected(folder: Path, url: str) -> SharedRegistry:

@@ -31,7 +31,7 @@ def test_the_excess_over_the_share_goes_to_those_with_fewer(devices, away, bette
 def test_no_front_end_gets_more_than_its_share_if_all_send_their_excess():
     for devices in ([90, 30, 0], [7, 0, 0, 0], [50, 49, 1]):
         loads = [Load(name, f"{name}:1", count) for name, count in zip("abcd", devices, strict=False)]
-        left = [each.devices - excess(loads, each.name)[0] for each in loads]
+        left = [each.devices - excess(loads, each.home)[0] for each in loads]
         assert min(left) >= 0
         assert max(left) <= spread.SLACK * sum(devices) / len(devices) + 1
 
