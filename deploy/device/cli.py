@@ -11,12 +11,13 @@ import typer
 from client.device_limits import why_unavailable
 from deploy.device.default_folder import default_folder
 from deploy.device.device_folder import PAUSE_FILE, Device, Settings
-from deploy.device.invitation import check_bundle, check_server
+from deploy.device.invitation import check_bundle
 from deploy.device.reconnect import ADMITTED, STATUS, DeviceSupervisor
 from deploy.json_text import parse_json
 from deploy.option_types import fail, optional
 from deploy.processes.systemd_units import install, unit
-from deploy.tls.probe import REFUSED, unreachable
+from deploy.tls.addresses import addresses_of
+from deploy.tls.probe import REFUSED, none_reachable, unreachable
 from strategies.clients.printable import printable
 
 UNIT = "cohort-client"
@@ -41,7 +42,13 @@ def _client() -> None:
 @client.command()
 def join(
     context: typer.Context,
-    server: Annotated[str | None, optional(metavar="HOST:PORT", help="Address of the server.")] = None,
+    server: Annotated[
+        str | None,
+        optional(
+            metavar="HOST:PORT,...",
+            help="Address of the server, or the addresses of its front ends with commas between them.",
+        ),
+    ] = None,
     ca: Annotated[
         Path | None, optional(help="The server's ca.crt, which verifies the server's certificate.")
     ] = None,
@@ -154,8 +161,9 @@ def join(
         if invitation is not None:
             settings = device.accept(invitation)
         elif server is not None and ca is not None:
-            if (problem := unreachable(check_server(server), ca) or "").startswith(REFUSED):
-                raise ValueError(f"server = {server}: {problem}")
+            for each in addresses_of(server):
+                if (problem := unreachable(each, ca) or "").startswith(REFUSED):
+                    raise ValueError(f"server = {each}: {problem}")
             known = device.settings().name if device.has_joined else _host_name()
             settings = device.introduce(name or known, server, ca)
         else:
@@ -189,9 +197,9 @@ def join(
         return
     # Under systemd, which would restart this process at once, the supervisor waits for a better certificate.
     if "INVOCATION_ID" not in os.environ:
-        problem = unreachable(settings.server, device.authority) or ""
-        if problem.startswith(REFUSED):
-            fail(f"server = {settings.server}: {problem}")
+        problem = none_reachable(device.servers(), device.authority) or ""
+        if REFUSED in problem:
+            fail(f"server = {problem}")
     os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set the niceness already
     # The supervisor replaces this process, because the imports of this process would waste memory.
     os.execve(command[0], command, device.environment(settings))
@@ -241,7 +249,8 @@ def status(state_dir: StateDir = None) -> None:
     reason = why_unavailable(device.limits())
     typer.echo(f"training: {'no, ' + reason if reason else 'whenever the server asks'}")
     typer.echo(f"app: {_app(settings)}")
-    typer.echo(f"server: {settings.server}, {unreachable(settings.server, device.authority) or 'reachable'}")
+    for each in device.servers():
+        typer.echo(f"server: {each}, {unreachable(each, device.authority) or 'reachable'}")
     typer.echo(f"state and log: {device.folder}")
     raise typer.Exit(0 if last["state"] == "online" else 1)
 

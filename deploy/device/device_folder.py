@@ -14,13 +14,14 @@ from cryptography import x509
 
 from client.device_limits import properties_of
 from deploy.device.enrolment import enrol
-from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
-from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
+from deploy.device.invitation import Invitation, check_bundle, check_name
+from deploy.device.reconnect import ADMITTED, CA, KEY, NODE_CONFIG, SERVERS, SETTINGS, servers_of
 from deploy.flower.commands import python
 from deploy.flower.config import ConfigValue, write_config
 from deploy.flower.flwr_cli import flower_environment
 from deploy.json_text import parse_json
 from deploy.tls import certificates
+from deploy.tls.addresses import addresses_of
 from strategies.checkpoint import replacing
 from strategies.clients.printable import LONGEST_NAME
 
@@ -42,7 +43,7 @@ class Settings:
     name: str
     """The client's name. If the device's key is registered under another name, the server uses that one."""
     server: str
-    """The address of the SuperLink's Fleet API, "host:port"."""
+    """The addresses of the server's Fleet API with which the device joined (`deploy.tls.addresses`)."""
     nice: int = 10
     """The scheduling niceness of the client's processes, in [0, 19]."""
     threads: int = 1
@@ -82,7 +83,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        check_server(self.server)
+        addresses_of(self.server)
         for name, low, high in (("nice", 0, 19), ("threads", 1, 1024), ("min_battery", 0, 100),
                                 ("max_temperature", 0, 150)):  # fmt: skip
             value = getattr(self, name)
@@ -158,6 +159,10 @@ class Device:
         """The file with the certificate of the authority that signed the server's certificate."""
         return self.folder / CA
 
+    def servers(self) -> list[str]:
+        """Return all addresses at which this device tries to reach its server."""
+        return servers_of(self.folder, self.settings().server)
+
     def settings(self) -> Settings:
         """Return the saved settings."""
         path = self.folder / SETTINGS
@@ -203,8 +208,14 @@ class Device:
             shutil.rmtree(joining, ignore_errors=True)
             certificates.write_client_key(joining, KEY)
         (joining / CA).write_text(offer.ca)
-        enrol(offer.server, joining / CA, offer.token, (joining / f"{KEY}.pub").read_text().strip())
+        enrol(
+            addresses_of(offer.server),
+            joining / CA,
+            offer.token,
+            (joining / f"{KEY}.pub").read_text().strip(),
+        )
         self._take_key(partial(_copy_key, joining))
+        (self.folder / SERVERS).unlink(missing_ok=True)
         (self.folder / CA).write_text(offer.ca)
         self._save(settings)
         invitation.unlink()
@@ -228,6 +239,7 @@ class Device:
             self.renew_key()
         elif not self.has_joined or settings != self.settings() or self.authority.read_text() != authority:
             (self.folder / ADMITTED).unlink(missing_ok=True)  # another server, or another name there
+        (self.folder / SERVERS).unlink(missing_ok=True)
         (self.folder / CA).write_text(authority)
         self._save(settings)
         return settings

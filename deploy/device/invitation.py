@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deploy.json_text import parse_json
 from deploy.tls import certificates
+from deploy.tls.addresses import addresses_of
 
 SUFFIX = ".invitation"  # the end of the file's name
 VERSION = 2  # the version of the file's format
@@ -22,7 +23,7 @@ class Invitation:
     name: str
     """The client's name in the federation."""
     server: str
-    """The address at which devices reach the SuperLink: "host:port" or "[address]:port"."""
+    """The addresses at which devices reach the server, with commas between them (`deploy.tls.addresses`)."""
     ca: str
     """The certificate of the authority that signed the server's certificate (PEM)."""
     token: str
@@ -49,7 +50,7 @@ class Invitation:
             if not all(isinstance(each, str) for each in content.values()):
                 raise ValueError("every value must be text")
             check_name(content["name"])
-            check_server(content["server"])
+            addresses_of(content["server"])
             if content["bundle"]:
                 check_bundle(content["bundle"])
             return cls(**content)
@@ -81,12 +82,3 @@ def check_bundle(bundle: str) -> str:
             "prints it"
         )
     return bundle
-
-
-def check_server(server: str) -> str:
-    """Check the address of a server, and return the address unchanged."""
-    host, _, port = server.rpartition(":")
-    plain = re.fullmatch(r"[^\s:\[\]/]+|\[[\w:.%]+\]", host)
-    if not plain or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"server = {server!r}: must be host:port, for example fl.example.org:9092")
-    return server

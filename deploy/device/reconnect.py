@@ -25,11 +25,13 @@ from deploy.device.memory_limit import MemoryLimit
 from deploy.flower import commands
 from deploy.json_text import parse_json
 from deploy.processes.supervisor import Supervisor
-from deploy.tls.probe import REFUSED, source_address, unreachable
+from deploy.tls.addresses import addresses_of
+from deploy.tls.probe import REFUSED, none_reachable, source_address
 
 # The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK = "status.json", "lock"
+SERVERS = "servers"  # the addresses of all front ends of the server, as it told them last
 ADMITTED = "admitted"  # this file exists once the server has admitted the device
 FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before a restart of the SuperNode; doubled each time
 SETTLED = 60.0  # s online, after which the next pause is FIRST_RESTART again
@@ -51,6 +53,16 @@ def append(folder: Path, line: str) -> None:
             path.replace(path.with_name(f"{LOG}.1"))
 
 
+def servers_of(folder: Path, server: str) -> list[str]:
+    """Return the addresses at which a device tries to reach its server.
+
+    `server`: those with which the device in this folder joined. The server may have told more.
+    """
+    with contextlib.suppress(OSError, ValueError):  # none were told, or the file is damaged
+        return addresses_of(f"{server},{(folder / SERVERS).read_text()}")
+    return addresses_of(server)
+
+
 class DeviceSupervisor(Supervisor):
     """Keeps one device's SuperNode running."""
 
@@ -62,15 +74,7 @@ class DeviceSupervisor(Supervisor):
         self.folder = folder
         self.name: str = settings["name"]
         self.server: str = settings["server"]
-        self._command = command or commands.python(
-            *("-m", "deploy.device.supernode"),
-            *commands.supernode_options(
-                fleet=self.server,
-                authority=folder / CA,
-                key=folder / KEY,
-                node_config=str(folder / NODE_CONFIG),
-            ),
-        )
+        self._command = command
         self._memory = MemoryLimit(settings["memory_limit"])
         self._printed = self._saved = ""  # the last text that was printed, and the last in STATUS
         self._refuses = False  # whether the device has refused the server's current app
@@ -79,7 +83,8 @@ class DeviceSupervisor(Supervisor):
         self._lost = ""  # why the SuperNode has no connection; "" while it has one
         self._next_pause = FIRST_RESTART  # s
         self._node = 0  # the SuperNode's process id
-        self._address: str | None = None  # the address from which this device reaches the server
+        # The address from which this device reaches each address of the server
+        self._sources: dict[str, str] = {}
         self._checked_network = 0.0  # time.monotonic(), s
 
     def supervise(self) -> int:
@@ -100,19 +105,35 @@ class DeviceSupervisor(Supervisor):
         return 0
 
     def may_start(self) -> bool:
-        problem = unreachable(self.server, self.folder / CA)
+        problem = none_reachable(self._servers(), self.folder / CA)
         if problem:
-            self._say("waiting", f"{self.server}: {problem}; trying again until it works")
+            self._say("waiting", f"{problem}; trying again until it works")
         return not problem
 
     def command(self) -> Sequence[str]:
         self._reason = self._lost = ""
-        self._address = source_address(self.server)
+        self._sources = self._sources_now()
         self._checked_network = time.monotonic()
-        return self._command
+        return self._command or commands.python(
+            *("-m", "deploy.device.supernode"),
+            *commands.supernode_options(
+                fleet=",".join(self._servers()),
+                authority=self.folder / CA,
+                key=self.folder / KEY,
+                node_config=str(self.folder / NODE_CONFIG),
+            ),
+        )
 
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ, commands.TRUST: str(self.folder / SETTINGS)}
+        files = {commands.TRUST: self.folder / SETTINGS, commands.SERVERS: self.folder / SERVERS}
+        return {**os.environ, **{name: str(file) for name, file in files.items()}}
+
+    def _servers(self) -> list[str]:
+        return servers_of(self.folder, self.server)
+
+    def _sources_now(self) -> dict[str, str]:
+        found = {each: source_address(each) for each in self._servers()}
+        return {each: source for each, source in found.items() if source}
 
     def started(self, program: subprocess.Popen[bytes]) -> None:
         self._node = program.pid
@@ -123,15 +144,19 @@ class DeviceSupervisor(Supervisor):
         now = time.monotonic()
         if now - self._checked_network > NETWORK_LOOK:
             self._checked_network = now
-            current = source_address(self.server)
-            if self._address and current and current != self._address:
+            current = self._sources_now()
+            known = current.keys() & self._sources.keys()
+            if known and all(current[each] != self._sources[each] for each in known):
                 # TCP would give up the connection from the old address only after a quarter of an hour.
-                self._reason = f"this device's address was {self._address} and is {current}"
+                was, now_is = (
+                    ", ".join(sorted({of[each] for each in known})) for of in (self._sources, current)
+                )
+                self._reason = f"this device's address was {was} and is {now_is}"
                 return False
-            self._address = current or self._address
+            self._sources |= current
             # The SuperNode itself tries again and again, and does not say that a certificate is refused.
-            problem = self._lost and unreachable(self.server, self.folder / CA, PROBE_TIMEOUT)
-            if problem and problem.startswith(REFUSED):
+            problem = self._lost and none_reachable(self._servers(), self.folder / CA, PROBE_TIMEOUT)
+            if problem and REFUSED in problem:
                 self._say_lost(problem)
         return True
 
@@ -172,7 +197,7 @@ class DeviceSupervisor(Supervisor):
             self._refuses = False
             self._say("online", f"online as {self.name} again")
         elif commands.CONNECTION_FAILED in line and not self._reason:
-            self._say_lost(self._lost or "connection lost")
+            self._say_lost(self._lost or f"{self.server}: connection lost")
         elif commands.CONNECTED_AGAIN in line:
             self._lost = ""
             self._say("online", f"online as {self.name} again")
@@ -199,7 +224,7 @@ class DeviceSupervisor(Supervisor):
 
     def _say_lost(self, reason: str) -> None:
         self._lost = reason
-        self._say("waiting", f"{self.server}: {reason}; trying again until it works")
+        self._say("waiting", f"{reason}; trying again until it works")
 
     def _say(self, state: str, text: str) -> None:
         """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored."""

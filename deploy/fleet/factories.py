@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deploy.fleet.duties.front_ends import FrontEnd
 from deploy.fleet.storage import postgres
 from deploy.fleet.storage.clock_jumps import MISSED_HEARTBEATS
-from deploy.flower.commands import AUTHORITY, FRONT_END, NO_START
+from deploy.flower.commands import ADDRESS, AUTHORITY, FRONT_END, NO_START
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _shared(database: str, federation_manager: Any, duties: Duties) -> tuple[Any
     if missing:
         raise SystemExit(f"{NO_START} with PostgreSQL it needs the variables {', '.join(sorted(missing))}")
     module = importlib.import_module(_SHARED)
-    front_end = FrontEnd(database, os.environ[FRONT_END], os.environ[AUTHORITY])
+    front_end = FrontEnd(database, *(os.environ.get(each, "") for each in (FRONT_END, AUTHORITY, ADDRESS)))
     store = module.SharedStore(database)
     return store, module.SharedState(database, federation_manager, store, duties, front_end)
 

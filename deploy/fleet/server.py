@@ -113,13 +113,14 @@ def start(address: str, state_factory: Any, config: Any) -> Any:
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{NO_START} it cannot listen on {address} ({error})") from error
     duties.presence.begin(state := state_factory.state())
+    enrols = enrolment.begin(state_factory)
     if state.front_end is not None:
         state.front_end.start(state, duties)
     largest = protocol.CHUNK + SPARE
     threads = Threads(BUSY)
     replies = ReplyAdmission(state_factory, gate.arrived, duties.delivered)
     door = FrontDoor(state_factory, gate, largest, replies, threads)
-    fleet = FleetService(state_factory, duties, replies, door, enrolment.begin(state_factory))
+    fleet = FleetService(state_factory, duties, replies, door, enrols)
     server = grpc.server(threads, handlers=[fleet], options=_options(largest))
     try:
         server.add_insecure_port(gate.behind)  # without TLS, which the gate decrypts

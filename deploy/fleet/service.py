@@ -23,6 +23,8 @@ from deploy.flower.deferred_answers import after
 from deploy.flower.patches.shared import remembered
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deploy.fleet.admission.reply_admission import ReplyAdmission
     from deploy.fleet.duties.duties import Duties
     from deploy.fleet.duties.enrolment import Enrolment
@@ -86,7 +88,13 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if not self._states.state().activate(node, request.heartbeat_interval):
             raise FleetError(errors.NOT_ACTIVATED, f"SuperNode {node} could not be activated: it is online")
         getLogger("flwr").info("[Fleet.ActivateNode] Activated node_id=%s", node)
-        return wire.METHODS["ActivateNode"].response(node_id=node)
+        return self._tell_addresses(wire.METHODS["ActivateNode"].response(node_id=node))
+
+    def _tell_addresses(self, answer: Any, better: Sequence[str] = ()) -> Any:
+        """Add the addresses of the front ends, if there are several."""
+        if known := self._duties.spread.known:
+            wire.tell_addresses(answer, known, better)
+        return answer
 
     def deactivate_node(self, request: Any, node: int, context: Any) -> Any:
         """Mark a node as offline."""
@@ -104,7 +112,8 @@ class FleetService(grpc.GenericRpcHandler):  # type: ignore[misc]
         success = state.note_heartbeat(node, FOREVER if is_held else request.heartbeat_interval)
         answer = wire.METHODS["SendNodeHeartbeat"].response(success=success)
         if success and is_held:
-            return presence.hold(answer, node, context)
+            held = presence.hold(answer, node, context)
+            return held.then(lambda held: self._tell_addresses(held, self._duties.spread.better(node)))
         if success:
             presence.heard(node, request.heartbeat_interval)
         return answer

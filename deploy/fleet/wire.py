@@ -6,8 +6,12 @@ and two classes of messages, which Flower's HTTP API uses too.
 """
 
 import importlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from deploy.json_text import parse_json
+from deploy.tls.addresses import addresses_of
 
 SERVICE = "flwr.proto.Fleet"
 # The headers of a request: the node's public key, when the request was signed (ISO 8601), and the signature
@@ -20,7 +24,11 @@ HELD, LONG = ("cohort-held", "1"), ("cohort-held-long", "1")
 # If the answer does, the device lets the announcement of a small reply carry the reply's objects. Programs
 # that do not know this ignore the header and what is carried.
 WHOLE = ("cohort-whole", "1")
+# With this header of a heartbeat, a device says that the answer may tell it to connect to another front end
+# of the server (`tell_addresses`).
+MOVES = ("cohort-moves", "1")
 _CARRIED = 1000  # the number of the field that holds what is carried; no message of Flower has such a field
+_LISTS = "known", "better"
 _TAG = b"\xc2\x3e"  # this number, and that bytes follow: 8 · 1000 + 2, as protobuf writes numbers
 # s, the largest and the smallest age of a time stamp by the server's clock: Flower allows a clock to be 300 s
 # behind, and a device uses a time stamp for ten seconds (`supernode.connection.SIGNED`).
@@ -78,6 +86,21 @@ def carried(message: Any) -> bytes:
     found = (each.data for each in fields if each.field_number == _CARRIED)
     content = next(found, b"")
     return content if isinstance(content, bytes) else b""  # a number is none of `carry`
+
+
+def tell_addresses(message: Any, known: Sequence[str], better: Sequence[str] = ()) -> None:
+    """Add to an answer the addresses of all front ends, and those to one of which the device is to move."""
+    carry(message, json.dumps({"known": known, "better": better}).encode())
+
+
+def told_addresses(message: Any) -> tuple[list[str], list[str]]:
+    """Return what `tell_addresses` added to an answer: two lists, which are empty if it added nothing."""
+    try:
+        told = parse_json(carried(message) or b"{}")
+        known, better = (addresses_of(",".join(told[name])) if told.get(name) else [] for name in _LISTS)
+    except (ValueError, TypeError, AttributeError):
+        return [], []
+    return known, better
 
 
 def calls(channel: Any) -> dict[str, Callable[..., Any]]:

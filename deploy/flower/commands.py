@@ -15,9 +15,11 @@ APP_SERVERS = "COHORT_APP_SERVERS"  # environment variable; "0" turns app server
 # Environment variables of a SuperLink that shares a PostgreSQL database: the name of its folder and machine,
 # and the fingerprint of its authority (SHA-256 of `ca.crt`, in hexadecimal).
 FRONT_END, AUTHORITY = "COHORT_FRONT_END", "COHORT_AUTHORITY"
-# Three environment variables of Flower's programs. Each holds the path of a file or folder:
+ADDRESS = "COHORT_ADDRESS"  # the same for the address at which devices reach it; not set: none of its own
+# Environment variables of Flower's programs. Each holds the path of a file or folder:
 REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
+SERVERS = "COHORT_SERVERS"  # the file in which a SuperNode keeps the addresses that its server tells
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
 INVITATION_HEADER = "cohort-invitation"  # the header in which a device sends the token of its invitation
 SERVER_APP = "flwr-serverapp"  # the program that runs a ServerApp
@@ -94,12 +96,13 @@ def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
     }
 
 
-def shared(home: str, authority: str) -> dict[str, str]:
+def shared(home: str, authority: str, address: str = "") -> dict[str, str]:
     """Return the environment variables with which a SuperLink shares a PostgreSQL database with others.
 
     `home`: names its folder and machine. `authority`: the fingerprint of its authority's certificate.
+    `address`: host:port at which devices reach it. (default: the others and devices do not learn it)
     """
-    return {FRONT_END: home, AUTHORITY: authority}
+    return {FRONT_END: home, AUTHORITY: authority, **({ADDRESS: address} if address else {})}
 
 
 def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
@@ -111,7 +114,7 @@ def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
 
 
 def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: str) -> list[str]:
-    """Return the command-line options of a SuperNode."""
+    """Return the command-line options of a SuperNode. `fleet`: addresses, with commas between them."""
     return [
         *("--superlink", fleet, "--root-certificates", str(authority)),
         *("--auth-supernode-private-key", str(key), "--node-config", node_config),

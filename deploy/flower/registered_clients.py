@@ -132,12 +132,22 @@ class Registry:
 
         The name of a revoked client, or of an invitation that has expired, is free.
         """
-        if self.client(name).exists():
+        if self.is_registered(name):
             return "registered already"
         expires = self.invited().get(name)
         if expires is not None and expires > time.time():
             return "invited already"
         return ""
+
+    def is_registered(self, name: str) -> bool:
+        """Tell whether a client has this name."""
+        return self.client(name).exists()
+
+    def forget(self, name: str, node: str) -> None:
+        """Remove the file of a client that was revoked, if it is that of this node."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged
+            if str(parse_json(self.client(name).read_text())["node-id"]) == node:
+                self.client(name).unlink()
 
     def withdraw(self, name: str) -> bool:
         """Remove all invitations of a client, and return whether there were any."""
@@ -179,20 +189,28 @@ class Registry:
             except FileNotFoundError:
                 raise RegistrationRefused("the invitation was withdrawn, or is another server's") from None
             name = str(invitation["name"])
+            self.check_use(name, invitation["expires"], invitation["key"], key)
             if invitation["key"] is None:
-                if time.time() > invitation["expires"]:
-                    raise RegistrationRefused("the invitation has expired; ask for a new one")
-                if self.client(name).exists():
-                    raise RegistrationRefused(f"{name} is registered already")
                 # The use is noted before the key is registered: even if the SuperLink crashes in between, no
                 # other device can use the invitation.
                 self._write(file, {**invitation, "key": key, "used": time.time()})
-            elif invitation["key"] != key:
-                raise RegistrationRefused(
-                    f"another device has used the invitation; unless that is yours, {name} must be revoked"
-                )
             self.record(name, register(name, key), key)
             return name
+
+    def check_use(self, name: str, expires: float, used_by: str | None, key: str) -> None:
+        """Raise RegistrationRefused unless the device with this key may use an invitation for the client.
+
+        `expires`: when the invitation expires (Unix time, s). `used_by`: the key that has used it.
+        """
+        if used_by is None:
+            if time.time() > expires:
+                raise RegistrationRefused("the invitation has expired; ask for a new one")
+            if self.is_registered(name):
+                raise RegistrationRefused(f"{name} is registered already")
+        elif used_by != key:
+            raise RegistrationRefused(
+                f"another device has used the invitation; unless that is yours, {name} must be revoked"
+            )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from deploy.device.invitation import SUFFIX
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RunningSuperLink
-from deploy.fleet.storage.postgres import checked_url
+from deploy.fleet.storage.postgres import DatabaseError, checked_url
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.hosting.following import FollowedSuperLink, LeftRuns, resumed
@@ -210,7 +210,15 @@ def _metrics(server: Server, programs: Programs) -> Iterator[None]:
         authority=server.authority,
         secret=server.control_secret,
     )
-    sources = Sources(server.folder / "runs", superlink, starts=lambda: programs.starts)
+    shared = server.shared_registry
+
+    def devices() -> dict[str, int]:
+        try:
+            return shared.devices() if shared else {}
+        except DatabaseError:  # the SuperLink does not list its nodes either
+            return {}
+
+    sources = Sources(server.folder / "runs", superlink, lambda: programs.starts, devices)
     with serving(server.metrics, sources):
         yield
 
@@ -287,9 +295,8 @@ def revoke(
 def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
     """List the clients and nodes: state, last seen, and what each did in the newest run.
 
-    The list holds registered and invited clients, and nodes that are not registered here; with such nodes,
-    the exit code is 1. Front ends that share a database list each other's clients as such nodes, with exit
-    code 0.
+    The list holds registered and invited clients, of all front ends, and nodes that are not registered here;
+    with such nodes, the exit code is 1.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -298,8 +305,8 @@ def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
         newest = next((run for run in reversed(read_runs(this.folder / "runs")) if run.trained), None)
     done = shares(newest) if newest else {}
     online = sum(node.state == "online" for node in nodes)
-    registered = len(this.registry.clients())
-    strangers = [node for node in nodes if node.name.startswith(STRANGER) and not this.database]
+    registered = len(this.clients())
+    strangers = [node for node in nodes if node.name.startswith(STRANGER)]
     if as_json:
         found = [
             {**asdict(node), "in_newest_run": asdict(done.get(node.name, Share())) if newest else None}
@@ -494,7 +501,7 @@ up at {server.address}; devices verify this server with {server.authority}
 def _exit_on_error() -> Iterator[None]:
     try:
         yield
-    except (EngineError, ServerError, ValueError, OSError) as error:
+    except (EngineError, ServerError, DatabaseError, ValueError, OSError) as error:
         fail(str(error))
 
 

@@ -132,7 +132,7 @@ class Programs:
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
         guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
         if server.database and (fingerprint := server.fingerprint):
-            shared = commands.shared(server.home, fingerprint)
+            shared = commands.shared(server.home, fingerprint, server.address)
             guarded |= shared
             environment |= shared  # for ServerApps, which know by it that there may be other front ends
         # Apps may write files such as models into their working directory, which is the executor's.

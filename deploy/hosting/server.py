@@ -20,8 +20,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.default_folder import default_folder
-from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.device.invitation import Invitation, check_name
 from deploy.fleet.storage import postgres
+from deploy.fleet.storage.shared_registry import SharedRegistry, connected
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registered_clients import DAY, Registry
@@ -29,6 +30,7 @@ from deploy.flower.submission import bundle_hash
 from deploy.json_text import parse_json
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
+from deploy.tls.addresses import check_server
 from deploy.tls.probe import REFUSED, unreachable
 from strategies.checkpoint import replacing
 
@@ -138,7 +140,18 @@ class Server:
     @property
     def registry(self) -> Registry:
         """The registered and the invited clients."""
-        return Registry(self.folder)
+        return self.shared_registry or Registry(self.folder)
+
+    @property
+    def shared_registry(self) -> SharedRegistry | None:
+        """The same of a server with PostgreSQL, else None."""
+        return connected(self.folder, self.database) if self.database else None
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses at which devices reach the server: that of this front end first."""
+        shared = self.shared_registry
+        return list(dict.fromkeys([self.address, *(shared.addresses() if shared else ())]))
 
     @classmethod
     def load(cls, folder: Path) -> Server:
@@ -341,9 +354,8 @@ class Server:
         token = self.registry.invite(name, days * DAY)
         expires = datetime.fromtimestamp(self.registry.invited()[name]).astimezone()
         try:
-            Invitation(
-                name, self.address, self.authority.read_text(), token, f"{expires:%F %T %z}", bundle
-            ).write(file)
+            servers, authority = ",".join(self.addresses), self.authority.read_text()
+            Invitation(name, servers, authority, token, f"{expires:%F %T %z}", bundle).write(file)
         except BaseException:
             self.registry.withdraw(name)
             raise
@@ -358,7 +370,7 @@ class Server:
     def revoke(self, name: str) -> None:
         """Revoke a client: refuse its key from now on, close its connection, and withdraw its invitations.
 
-        `name`: the client's name. For a node of the SuperLink that is not registered in this folder:
+        `name`: the client's name. For a node of the SuperLink that is not registered by this server:
         `STRANGER` and the node id.
         """
         if name.startswith(STRANGER) and name in self.states():
@@ -367,9 +379,13 @@ class Server:
         file = self.client(name)
         withdrawn = self.registry.withdraw(name)
         if not file.exists():
+            if node := self.clients().get(name):  # which another front end has registered
+                self.flwr("supernode", "unregister", node)
+                self._write_revoked(self._revoked() | {name})
+                return
             if withdrawn:
                 return
-            known = ", ".join(self.registry.clients()) or "none"
+            known = ", ".join(self.clients()) or "none"
             raise ServerError(f"name = {name}: no such client; registered clients: {known}")
         if (node := self.registry.clients().get(name)) is None:
             raise ServerError(
@@ -402,9 +418,14 @@ class Server:
         with replacing(self.revoked_file) as file:
             file.write(json.dumps(sorted(names)).encode())
 
-    @property
-    def _where(self) -> str:
-        return "of another front end" if self.database else "not registered here"
+    def clients(self) -> dict[str, str]:
+        """Return the node id of each registered client of all front ends, under the client's name."""
+        clients = self.registry.clients()
+        if shared := self.shared_registry:
+            known = set(clients.values())
+            others = {name: id for id, name in shared.names().items() if id not in known}
+            clients = dict(sorted({**others, **clients}.items()))
+        return clients
 
     def states(self) -> dict[str, str]:
         """Return the state of each client, under its name; `nodes` explains the states and the errors."""
@@ -418,11 +439,11 @@ class Server:
         - the registered clients, with the state that the SuperLink reports: registered, online or offline;
           "unknown" if the SuperLink does not list the client;
         - the invited clients, with the time at which their invitation expires;
-        - nodes of the SuperLink that are not registered in this folder, under the name `STRANGER` and their
-          node id. With a database that several front ends share, others may have registered them.
+        - nodes of the SuperLink that are not registered by this server, under the name `STRANGER` and their
+          node id.
         """
         listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
-        clients = self.registry.clients()
+        clients = self.clients()
         found = [_node(name, id, listed.pop(id, {"status": "unknown"})) for name, id in clients.items()]
         for name, expires in self.registry.invited().items():
             if name not in clients:
@@ -431,7 +452,7 @@ class Server:
         for id, node in listed.items():
             if node["status"] != "unregistered":
                 stranger = _node(f"{STRANGER}{id}", id, node)
-                found.append(replace(stranger, state=f"{stranger.state}, {self._where}"))
+                found.append(replace(stranger, state=f"{stranger.state}, not registered here"))
         return found
 
 

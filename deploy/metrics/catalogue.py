@@ -27,6 +27,11 @@ METRICS: dict[str, Metric] = {
     "cohort_nodes": Metric(
         "gauge", "Nodes by state: registered (not online yet), online or offline", ("state",)
     ),
+    "cohort_front_end_nodes": Metric(
+        "gauge",
+        "Nodes that are connected to a front end, if the server is in PostgreSQL; each front end shows all",
+        ("front_end",),
+    ),
     "cohort_metrics_start_time_seconds": Metric(
         "gauge", "When these metrics began; counters of runs count from here (Unix time)"
     ),

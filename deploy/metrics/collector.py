@@ -12,6 +12,7 @@ from deploy.metrics.readiness import TIMEOUT, Readiness, SuperLink
 from deploy.metrics.run_metrics import Runs
 
 INTERVAL = 2.0  # s between two reads of the histories
+DEVICES = 10.0  # s between two reads of the number of devices of each front end
 OLDEST = 1.0  # s for which the same text answers all requests, so that many requests cost little
 STALLED = 60.0  # s; if one step of the thread takes longer, the metrics count as no longer collected
 
@@ -26,6 +27,8 @@ class Sources:
     """The server's SuperLink."""
     starts: Callable[[], Mapping[str, int]] = field(default=dict)
     """Returns how often each program of the server was started, under the program's name."""
+    devices: Callable[[], Mapping[str, int]] = field(default=dict)
+    """Returns how many devices are connected to each front end of the server, if it has several."""
 
 
 class Collector:
@@ -37,6 +40,8 @@ class Collector:
         self._began = time.time()
         self._lock = threading.Lock()  # held while `_runs` is read or changed
         self._readiness = Readiness(sources.superlink)
+        self._devices: Mapping[str, int] = {}
+        self._counted = -DEVICES  # when they were counted (time.monotonic(), s)
         self._error = ""  # why the last step of the thread failed
         self._came_back = time.monotonic()  # when the thread's last step ended, s
         self._text, self._written = "", -OLDEST
@@ -67,6 +72,9 @@ class Collector:
         with self._lock:
             self._runs.step()
         self._readiness.step()
+        if time.monotonic() - self._counted >= DEVICES:
+            self._counted, self._devices = time.monotonic(), {}
+            self._devices = self._sources.devices()
 
     def problem(self) -> str:
         """Return why the server is not ready for devices and runs; "" if it is ready."""
@@ -90,5 +98,7 @@ class Collector:
             yield Sample("cohort_program_starts_total", count, (program,))
         for state, count in (self._readiness.nodes or {}).items():
             yield Sample("cohort_nodes", count, (state,))
+        for front_end, count in self._devices.items():
+            yield Sample("cohort_front_end_nodes", count, (front_end,))
         with self._lock:
             yield from list(self._runs.samples())

@@ -7,19 +7,24 @@ The statements name Flower's own table classes, whose digests are in names.txt;
 import contextlib
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from flwr.supercore.state.schema.corestate_models import Task, TaskLogsTable
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Run
 from flwr.supercore.state.schema.linkstate_models import Node as NodeTable
-from sqlalchemy import Select, create_engine, literal_column, select
+from sqlalchemy import BigInteger, Engine, Select, cast, create_engine, literal_column, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from deploy.fleet.storage import postgres
 from deploy.json_text import parse_json
 
 PATIENCE = 0.2  # s that a query waits for a lock
+# The same for PostgreSQL, and for the whole query, with libpq's options. The page changes nothing there.
+_READS = "-c default_transaction_read_only=on -c lock_timeout=2s -c statement_timeout=5s"
+_CONNECT = "2"  # s that a connection to PostgreSQL may take
 # The most pieces of a log that are read at once, and the most runs whose logs are read.
 LOG_PIECES, LOG_RUNS = 500, 100
 OPEN_MESSAGES = 2000  # the most messages of rounds under way that are read
@@ -57,14 +62,21 @@ class OpenMessage:
 
 
 class Database:
-    """Reads the SuperLink's database file.
+    """Reads the SuperLink's database.
 
-    A reader of a database in WAL mode delays no writer. If the file is missing, locked, corrupt or of another
+    A reader of a file in WAL mode delays no writer. If the database is missing, locked, corrupt or of another
     version of Flower, the methods return no data.
+
+    `where`: the database's file, or its address if it is in PostgreSQL.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a database: for PostgreSQL, whether it has an address."""
+        return isinstance(self.where, str) or self.where.is_file()
 
     def nodes(self) -> dict[str, Node] | None:
         """Return the nodes by name; a node without a name is named "node-" and its id."""
@@ -101,16 +113,19 @@ class Database:
     def log(self, run: Path, start: int | None) -> tuple[int, int, list[str]]:
         """Return lines of the log of a run's ServerApps, in the form of `deploy.page.run_sources.read_log`.
 
-        The SuperLink's database holds the log of each ServerApp in numbered pieces. The result has these
-        numbers instead of offsets. Without `start`, the last `LOG_PIECES` pieces are returned.
+        The SuperLink's database holds the log of each ServerApp in pieces, which SQLite numbers; in
+        PostgreSQL their times in microseconds are the numbers. The result has these numbers instead of
+        offsets. Without `start`, the last `LOG_PIECES` pieces are returned.
         """
         runs = [
             run_id
             for run_id, config in self._rows(select(Run.run_id, Run.override_config)) or ()
             if run in (Path(folder := _output_dir(config)), Path(folder).parent) and folder
         ][-LOG_RUNS:]
-        number: Any = literal_column("task_logs.rowid")
         logs = TaskLogsTable.c
+        number: Any = literal_column("task_logs.rowid")
+        if isinstance(self.where, str):
+            number = cast(logs.timestamp * 1_000_000, BigInteger)
         asked = select(number, logs.log).join(Task, Task.task_id == logs.task_id)
         asked = asked.where(Task.run_id.in_(runs), number > (start or 0)).limit(LOG_PIECES)
         pieces = self._rows(asked.order_by(number.desc() if start is None else number))
@@ -120,18 +135,28 @@ class Database:
         return start or 0, end, text.splitlines()
 
     def _rows(self, statement: Select[*tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
-        if not self.path.is_file():
+        if not self.exists:
             return None
-        engine = create_engine(
-            f"sqlite:///{self.path.resolve().as_uri()}?mode=ro&uri=true",
+        try:
+            with self._engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(statement)]
+        except (SQLAlchemyError, ImportError, OSError):
+            return None
+
+    @cached_property
+    def _engine(self) -> Engine:
+        if isinstance(self.where, str):
+            settings = postgres.settings(self.where)
+            if "options" in settings:  # those of the address take precedence
+                settings["options"] += f" {_READS}"
+            settings["connect_timeout"] = _CONNECT
+            url = self.where.replace("://", "+psycopg://", 1)
+            return create_engine(url, connect_args=settings, poolclass=NullPool)
+        return create_engine(
+            f"sqlite:///{self.where.resolve().as_uri()}?mode=ro&uri=true",
             connect_args={"timeout": PATIENCE},
             poolclass=NullPool,
         )
-        try:
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(statement)]
-        except (SQLAlchemyError, OSError):
-            return None
 
 
 def _unsigned(node_id: Any) -> int:

@@ -1,5 +1,6 @@
 """Finds and reads what the page shows: the folders, histories and logs of runs."""
 
+import contextlib
 import os
 import re
 import stat
@@ -8,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from deploy.fleet.storage.postgres import is_url
+from deploy.json_text import parse_json
 from deploy.page.database import Database, Node, OpenMessage
 from deploy.page.trial_numbers import TrialNumbers
 from deploy.runs.run_state import state_of
@@ -93,7 +96,7 @@ class RunSources:
     `wait`: whether the path may hold no run yet.
     """
 
-    def __init__(self, path: Path, database: Path | None = None, *, wait: bool = False) -> None:
+    def __init__(self, path: Path, database: Path | str | None = None, *, wait: bool = False) -> None:
         path = path.absolute()
         if path.name == FILE_NAME and not path.is_dir():
             path = path.parent
@@ -110,7 +113,7 @@ class RunSources:
                 "server, or a history"
             )
         found = path / ("superlink.db" if self.is_server else "state/superlink.db")
-        self._database = Database(database or found)
+        self._database = Database(database or (_postgres(path / SERVER) if self.is_server else "") or found)
         self._open: OrderedDict[str, Run] = OrderedDict()
         self._nodes: tuple[float, dict[str, Node] | None] = (-STALE, None)
         self._messages: tuple[float, list[OpenMessage]] = (-STALE, [])
@@ -171,7 +174,7 @@ class RunSources:
             ranked.sort(key=lambda name: name not in run.trials)
             # Lists the log in the database, unless the log of a trial is a file already: `cohort up` writes
             # the log of each ServerApp into a file with the name of the trial.
-            if self._database.path.is_file() and not found.keys() & run.trials.keys():
+            if self._database.exists and not found.keys() & run.trials.keys():
                 found[SERVERAPP] = None
                 ranked.insert(0, SERVERAPP)
         return {name: found[name] for name in ranked[:LOGS]}
@@ -188,6 +191,14 @@ class RunSources:
     @property
     def _root(self) -> Path:
         return self.folder / "runs" if self.is_server else self.folder
+
+
+def _postgres(settings: Path) -> str:
+    """Return the address of a server's PostgreSQL database; "" if its settings name none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found = str(parse_json(settings.read_text()).get("database", ""))
+        return found if is_url(found) else ""
+    return ""
 
 
 def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:

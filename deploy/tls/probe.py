@@ -5,10 +5,11 @@ Uses the standard library only.
 
 import http.client
 import os
+import random
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,20 @@ def unreachable(
         return f"no answer within {timeout:g} s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
+
+
+def none_reachable(servers: Sequence[str], ca: Path, timeout: float = CONNECT_TIMEOUT) -> str | None:
+    """Return None if one of the addresses can be reached, else in one line why none can be reached.
+
+    The addresses are tried in random order. The parameters are those of `unreachable`.
+    """
+    problems = {}
+    for server in random.sample(servers, len(servers)):
+        problem = unreachable(server, ca, timeout)
+        if problem is None:
+            return None
+        problems[server] = f"{server}: {problem}"
+    return "; ".join(problems[server] for server in servers)
 
 
 def _why_refused(

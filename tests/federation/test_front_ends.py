@@ -1,13 +1,16 @@
-"""Two front ends of one server, each with devices of its own: a run uses all of them and outlives one end."""
+"""Two front ends of one server: a run uses the devices of both, which go to the other when one is killed."""
 
 import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
+from deploy.device.invitation import Invitation
 from deploy.hosting.programs import MARK
+from deploy.hosting.server import Server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import free_ports
 
@@ -17,7 +20,7 @@ from ..support.processes import linux, wait_for
 pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
 
 EACH = 2  # devices of each front end
-# s that a round may take after a death: `LEASE` and `RETURN`, and what a busy machine adds
+# s that a round may take after a death or a restart of the database, on a busy machine
 SOON = 60.0
 
 
@@ -43,6 +46,31 @@ class FrontEnd(Running):
         assert wait_until(lambda: not processes_with(MARK, str(self.folder)), 20)
 
 
+class Run(Running):
+    """A `cohort server run` at a front end, of so many devices, which all train in each round."""
+
+    def __init__(self, folder, front, devices):
+        self.folder = front.folder
+        settings = {
+            "num-clients": devices,
+            "clients-per-round": devices,
+            "num-rounds": 10_000,
+            "selector": "md",
+            "round-deadline": 300,
+            "partition": "balanced",
+        }
+        sets = (part for name, value in settings.items() for part in ("--set", f"{name}={value}"))
+        super().__init__(folder / "run.log", "server", "run", "--dir", str(front.folder), *sets)
+
+    def rounds(self):
+        found = list(self.folder.glob("runs/*/history.jsonl"))
+        lines = found[0].read_text().splitlines() if found else []
+        return [line for line in map(json.loads, lines) if line["type"] == "round"]
+
+    def wait_for_round(self, number, seconds):
+        wait_for(lambda: len(self.rounds()) > number, seconds, lambda: f"{self.rounds()[-1:]}\n{self.said}")
+
+
 def copied_keys(source, folder):
     """Make the folder of a further front end, with the authority of the first."""
     folder.mkdir(mode=0o700)
@@ -58,9 +86,7 @@ def started():
         each.end()
 
 
-def test_a_run_uses_the_devices_of_both_and_goes_on_when_one_is_killed_and_the_database_restarts(
-    tmp_path, postgres, started
-):
+def test_a_run_uses_the_devices_of_both_and_goes_on_when_the_database_restarts(tmp_path, postgres, started):
     database = postgres.database(empty=True)
     one = FrontEnd(tmp_path / "one", database)
     started.append(one)
@@ -87,46 +113,70 @@ def test_a_run_uses_the_devices_of_both_and_goes_on_when_one_is_killed_and_the_d
     for name, device in devices.items():
         device.wait_for(f"online as {name}")
     listed = cohort("server", "list", folder=two.folder)
-    assert listed.count("online, of another front end") == EACH
-    assert f"{EACH} registered, {EACH} online" in listed
+    assert [line.split()[:2] for line in listed.splitlines()[1:-1]] == [
+        [name, "online"] for name in sorted(devices)
+    ]
+    assert f"{2 * EACH} registered, {2 * EACH} online" in listed
 
-    settings = {
-        "num-clients": 2 * EACH,
-        "clients-per-round": 2 * EACH,
-        "num-rounds": 10_000,
-        "selector": "md",
-        "round-deadline": 300,
-        "partition": "balanced",
-    }
-    sets = (part for name, value in settings.items() for part in ("--set", f"{name}={value}"))
-    run = Running(tmp_path / "run.log", "server", "run", "--dir", str(one.folder), *sets)
+    run = Run(tmp_path, one, 2 * EACH)
     started.append(run)
-
-    def rounds():
-        found = list(one.folder.glob("runs/*/history.jsonl"))
-        lines = found[0].read_text().splitlines() if found else []
-        return [line for line in map(json.loads, lines) if line["type"] == "round"]
-
-    def wait_for_round(number, seconds):
-        wait_for(lambda: len(rounds()) > number, seconds, lambda: f"{rounds()[-1:]}\n{run.said}")
-
+    rounds, wait_for_round = run.rounds, run.wait_for_round
     wait_for_round(3, 180)
     assert len(rounds()[3]["clients"]) == 2 * EACH
 
-    two.kill()
-    before = len(rounds())
-    wait_for_round(before + 2, 2 * SOON)  # which do not wait until its devices count as offline
-    wait_for(lambda: rounds()[-1]["num_available"] == EACH, SOON, lambda: rounds()[-1])
     postgres.stop()
     postgres.start()
-    before = len(rounds())
-    wait_for_round(before + 2, SOON)
-
-    started.append(FrontEnd(two.folder))
-    wait_for(lambda: rounds()[-1]["num_available"] == 2 * EACH, SOON, lambda: rounds()[-1])
     wait_for_round(len(rounds()) + 2, SOON)
     cohort("server", "stop", "last", folder=one.folder)
     done = rounds()[1:]
     assert [line["round"] for line in done] == list(range(1, len(done) + 1))
     assert not any(line["skipped"] for line in done)
     assert all(all(line["responded"]) for line in done[:3] + done[-2:])
+
+
+DEVICES = 3
+
+
+def test_devices_know_all_front_ends_leave_a_dead_one_within_five_seconds_and_return(
+    tmp_path, postgres, started
+):
+    database = postgres.database(empty=True)
+    one = FrontEnd(tmp_path / "one", database)
+    started.append(one)
+    two = FrontEnd(copied_keys(one.folder, tmp_path / "two"), database)
+    started.append(two)
+    both = sorted([Server.load(one.folder).address, Server.load(two.folder).address])
+    for number in range(DEVICES):
+        invitation, folder = tmp_path / f"d{number}.invitation", tmp_path / f"d{number}"
+        Server.load(one.folder).invite(folder.name, invitation, 1.0, "")
+        assert sorted(Invitation.read(invitation).server.split(",")) == both
+        join = ("client", "join", "--state-dir", str(folder), "--invitation", str(invitation))
+        part = ("--partition", f"{number}/{DEVICES}")
+        started.append(Running(tmp_path / f"d{number}.log", *join, *part))
+    for device in started[2:]:
+        device.wait_for("online as d")
+    run = Run(tmp_path, one, DEVICES)
+    started.append(run)
+    run.wait_for_round(3, 60)
+
+    def connected():
+        """Return how many devices are connected to each front end, by the folder's name."""
+        found = postgres.execute(
+            "SELECT home, count(*) FROM cohort_connection JOIN cohort_front_end ON name = front_end "
+            "GROUP BY home",
+            database,
+        )
+        return {home.rpartition("/")[2]: count for home, count in found}
+
+    two.kill()
+    began = time.monotonic()
+    wait_for(lambda: connected().get("one") == DEVICES, 5, connected)
+    print(f"all devices are back after {time.monotonic() - began:.1f} s")
+    run.wait_for_round(len(run.rounds()) + 1, SOON)
+    started.append(FrontEnd(two.folder))
+    began = time.monotonic()
+    wait_for(lambda: connected() == {"one": 2, "two": 1}, 60, connected)
+    print(f"spread again after {time.monotonic() - began:.1f} s")
+    run.wait_for_round(len(run.rounds()) + 1, SOON)
+    done = run.rounds()[1:]
+    assert all(all(line["responded"]) and not line["skipped"] for line in done), done

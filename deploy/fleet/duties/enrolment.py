@@ -39,6 +39,7 @@ MAX_REQUEST = 4096  # the most bytes of a request
 AT_ONCE = 4
 SECONDS = 10.0  # s after which an enrolment is cancelled
 
+_SHARED = "deploy.fleet.storage.shared_registry"
 _AUTH = "flwr.superlink.auth_plugin"
 _HANDLERS = "flwr.superlink.servicer.control.control_handlers"
 _CONTROL_MESSAGES = "flwr.proto.control_pb2"
@@ -53,7 +54,12 @@ def begin(state_factory: Any) -> Enrolment | None:
     folder = os.environ.pop(REGISTRY, None)
     if not folder:
         return None
-    enrolment = Enrolment(Registry(Path(folder)), state_factory)
+    state, registry = state_factory.state(), Registry(Path(folder))
+    if state.front_end is not None:
+        shared = importlib.import_module(_SHARED).SharedRegistry(Path(folder), state.rows, state.alone)
+        registry = state.front_end.registry = shared
+        shared.refresh()
+    enrolment = Enrolment(registry, state_factory)
     enrolment.restore()
     return enrolment
 
@@ -100,7 +106,9 @@ class Enrolment(grpc.GenericRpcHandler):  # type: ignore[misc]
                 late.cancel()
         except RegistrationRefused as error:
             self._refuse(context, "PERMISSION_DENIED", str(error))
-        except (OSError, ValueError, TypeError, KeyError) as error:  # a full disk, or a damaged file
+        except grpc.RpcError:  # the device has hung up
+            raise
+        except Exception as error:  # such as a full disk, a damaged file, or a database that is gone
             reason = f"{type(error).__name__}: {error}"
             self._refuse(context, "UNAVAILABLE", reason, "its log says why")
         finally:

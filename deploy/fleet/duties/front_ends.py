@@ -5,7 +5,8 @@ Each of these front ends has one connection to PostgreSQL on which it hears what
 that were revoked. What is told is collected while the connection is busy. PostgreSQL loses a notification
 only if this connection is lost. After that, and every `CATCH_UP` seconds, a front end looks into the tables.
 
-On the same connection a front end says every `BEAT` seconds that it lives. If it has not for
+On the same connection a front end says every `BEAT` seconds that it lives, and every `spread.LOOK` seconds
+it counts who has how many devices. If it has not for
 `postgres.LEASE` seconds, another one gives its nodes the time to return that they have after a restart.
 """
 
@@ -22,20 +23,24 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from deploy.fleet import protocol
-from deploy.fleet.duties import presence
-from deploy.fleet.storage import postgres
-from deploy.fleet.storage.postgres import LEASE, NOW
+from deploy.fleet.duties import presence, spread
+from deploy.fleet.storage import postgres, shared_registry
+from deploy.fleet.storage.postgres import CHANNEL, LEASE, NOW
 
 if TYPE_CHECKING:
     from deploy.fleet.duties.duties import Duties
+    from deploy.fleet.storage.shared_registry import SharedRegistry
 
 BEAT = 1.5  # s between two signs of life
 CATCH_UP = 30.0  # s between two looks into the tables
 PAUSE = 1.0  # s until a lost connection is made again
-CHANNEL = "cohort"
 _MOST = 7000  # the most bytes of a notification; PostgreSQL allows 8000
 _TELL = f"SELECT pg_notify('{CHANNEL}', news) FROM unnest(%s::text[]) AS news"
 _SEEN = f"UPDATE cohort_front_end SET seen = {NOW} WHERE name = %s"
+_ADDRESS = (
+    f"INSERT INTO cohort_address VALUES (%s, %s, {NOW}) "
+    "ON CONFLICT (home) DO UPDATE SET address = excluded.address, seen = excluded.seen"
+)
 _APPEAR = f"INSERT INTO cohort_front_end VALUES (%s, %s, %s, {NOW}) ON CONFLICT DO NOTHING"
 _GONE = f"DELETE FROM cohort_front_end WHERE seen < {NOW} - {LEASE} RETURNING name, home"
 _NODES_OF = "SELECT node_id FROM cohort_connection WHERE front_end = %s"
@@ -56,11 +61,13 @@ class FrontEnd:
     """A SuperLink, this process, as one of the front ends that share a database.
 
     `url`: the database's address. `home`: names the folder and the machine; the same after a restart.
-    `authority`: the fingerprint of the authority of the server's certificates.
+    `authority`: the fingerprint of the authority of the server's certificates. `address`: host:port at which
+    devices reach it; "": none of its own, so it takes no part in the spreading of devices.
     """
 
-    def __init__(self, url: str, home: str, authority: str) -> None:
-        self.url, self.home, self.authority = url, home, authority
+    def __init__(self, url: str, home: str, authority: str, address: str = "") -> None:
+        self.url, self.home, self.authority, self.address = url, home, authority, address
+        self.registry: SharedRegistry | None = None  # the invitations, if devices can use any
         self.name = uuid4().hex  # of this process
         self._news: list[tuple[str, str]] = []
         self._lock = threading.Lock()
@@ -70,6 +77,7 @@ class FrontEnd:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._beaten = 0.0  # the last sign of life (time.monotonic(), s)
+        self._counted = 0.0  # the last look who has how many devices (time.monotonic(), s)
 
     def tell(self, kind: str, what: object) -> None:
         """Tell the other front ends what has happened here. This never waits.
@@ -111,13 +119,16 @@ class FrontEnd:
         connection.add_notify_handler(lambda note: self._hear(note.payload, note.pid, connection))
         connection.execute(f"LISTEN {CHANNEL}")
         self._state.forget_keys()
-        caught_up = -CATCH_UP
+        caught_up, self._counted = -CATCH_UP, time.monotonic()
         while True:
             if time.monotonic() - self._beaten >= BEAT:
                 self._beat(connection)
             if time.monotonic() - caught_up >= CATCH_UP:
                 caught_up = time.monotonic()
                 self._catch_up(connection)
+            if time.monotonic() - self._counted >= spread.LOOK:
+                self._counted = time.monotonic()
+                self._spread(connection)
             self._send(connection)
             if self._over.is_set():
                 connection.execute(_END, (self.name,))
@@ -162,6 +173,11 @@ class FrontEnd:
         if kind == "left":
             held.wake_apps()
             return
+        if kind == "came":
+            self._counted = min(self._counted, time.monotonic() - spread.LOOK + spread.COMES)
+            return
+        if kind == shared_registry.INVITED and self.registry is not None:
+            self.registry.refresh()
         for word in words:
             if kind == "round":
                 run, _, number = word.partition(":")
@@ -170,7 +186,7 @@ class FrontEnd:
                 self._duties.moved_away(int(word))
             elif kind == "revoked":
                 self._state.forget_keys()
-                self._duties.presence.answer(int(word))
+                self._revoked(int(word))
             else:
                 held.wake((kind, int(word)))
 
@@ -179,6 +195,7 @@ class FrontEnd:
         now = time.monotonic()
         if not connection.execute(_SEEN, (self.name,)).rowcount:
             connection.execute(_APPEAR, (self.name, self.home, postgres.flower_version()))
+            self.tell("came", 0)
             mine = connection.execute(_NODES_OF, (self.name,)).fetchall()
             self._duties.presence.renew([protocol.unsigned(node) for (node,) in mine])
         before, self._beaten = self._beaten, now
@@ -195,6 +212,12 @@ class FrontEnd:
     def _catch_up(self, connection: Any) -> None:
         """Do what notifications would have caused that were lost."""
         self._state.store_use()
+        if self.address:
+            connection.execute(_ADDRESS, (self.home, self.address))
+        known = connection.execute(shared_registry.ADDRESSES).fetchall()
+        self._duties.spread.known = [address for (address,) in known]
+        if self.registry is not None:
+            self.registry.refresh()
         for (node,) in connection.execute(_WAITING).fetchall():
             self._duties.held.wake(("node", protocol.unsigned(node)))
         held = [protocol.signed(node) for node in self._duties.held.nodes()]
@@ -202,3 +225,19 @@ class FrontEnd:
             self._duties.moved_away(protocol.unsigned(node))
         for (node,) in connection.execute(_REVOKED, (self.name,)).fetchall():
             self._duties.presence.answer(protocol.unsigned(node))
+
+    def _revoked(self, node: int) -> None:
+        """Let a node learn that it was revoked, and remove its file if it has joined here."""
+        self._duties.presence.answer(node)
+        if self.registry is not None and (name := self._state.name_of(node)):
+            self.registry.forget(name, str(node))
+
+    def _spread(self, connection: Any) -> None:
+        """Send some idle nodes away if others have clearly fewer."""
+        loads = [spread.Load(*each) for each in connection.execute(shared_registry.LOADS).fetchall()]
+        self._duties.spread.known = sorted({*self._duties.spread.known, *(each.address for each in loads)})
+        count, better = spread.excess(loads, self.home)
+        if count:
+            idle = self._duties.presence.movable().intersection(self._duties.held.nodes())
+            for node in self._duties.spread.choose(count, better, idle):
+                self._duties.presence.answer(node)

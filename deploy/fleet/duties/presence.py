@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection
 from logging import getLogger
 from typing import Any
 
-from deploy.fleet import protocol
+from deploy.fleet import protocol, wire
 from deploy.fleet.duties import held_requests
 from deploy.fleet.sockets import forwarded, sender
 from deploy.flower.deferred_answers import Later
@@ -105,6 +105,7 @@ class Presence:
     def hold(self, answer: Any, node: int, context: Any) -> Later:
         """Keep a node online until its connection ends, and hold its heartbeat. This occupies no thread."""
         heartbeat = _Heartbeat(FOREVER, held_requests.seconds(context, HOLD), sender(context))
+        heartbeat.moves = wire.MOVES in map(tuple, context.invocation_metadata())
         self._note(node, heartbeat)
 
         def answered(_: None) -> Any:
@@ -142,6 +143,15 @@ class Presence:
         with self._state.session():
             for node, interval in connected.items():
                 self._state.note_heartbeat(node, interval)
+
+    def movable(self) -> set[int]:
+        """Return the nodes that can be told to move to another front end: those whose heartbeats are held."""
+        with self._lock:
+            return {
+                node
+                for node, each in self._latest.items()
+                if each.moves and each.connected and not each.answered
+            }
 
     def answer(self, node: int) -> None:
         """Answer the heartbeat of a node that is held, if there is one."""
@@ -243,7 +253,7 @@ class _Heartbeat:
     def __init__(self, interval: float, held: float = 0.0, peer: str = "", *, connected: bool = True) -> None:
         # The seconds until the next one, as the state knows it; who sent it; whether its connection exists.
         self.interval, self.peer, self.connected = interval, peer, connected
-        self.answered = False
+        self.answered = self.moves = False  # whether its node can be told to move to another front end
         self.overdue = 0.0  # when the next heartbeat is overdue (time.monotonic(), s)
         # Woken when the heartbeat need not be held any longer.
         self.over = Later(time.monotonic() + held, lambda: None)

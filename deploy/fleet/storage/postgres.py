@@ -38,6 +38,7 @@ _FILES = ("passfile", "sslrootcert", "sslcert", "sslkey", "sslcrl", "service_fil
 _HAS_SERVER = "SELECT to_regclass('cohort_server') IS NOT NULL"
 _TABLES = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = current_schema()"
 _AUTHORITY = "SELECT authority FROM cohort_server"
+CHANNEL = "cohort"  # of notifications
 # Front ends are alive if they have been seen within this many seconds.
 LEASE = 6.0
 NOW = "extract(epoch FROM clock_timestamp())"
@@ -131,6 +132,18 @@ def check(url: str, authority: str | None) -> None:
                 f"database = {url}: the front end {home} runs Flower {version}, and this one "
                 f"{flower_version()}; install the same version"
             )
+
+
+def rows(connection: Any, statement: str, values: Any = ()) -> list[Any]:
+    """Execute a statement in SQLite's dialect with a connection of psycopg, and return the rows it finds.
+
+    Raises DatabaseError if that is not possible.
+    """
+    try:
+        found = connection.execute(translated(statement), _given(values))
+        return list(found.fetchall()) if found.description else []
+    except _driver().Error as error:
+        raise DatabaseError(f"database: {line(error)}; is the server up?") from None
 
 
 def check_authority(first: Callable[[str], Any], url: str, authority: str | None) -> None:

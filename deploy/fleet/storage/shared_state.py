@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from deploy.fleet import protocol, wire
 from deploy.fleet.admission import reply_admission
 from deploy.fleet.state import CohortLinkState
-from deploy.fleet.storage import followers, postgres
+from deploy.fleet.storage import followers, postgres, shared_registry
 from deploy.fleet.storage.messages import COLUMNS
 from deploy.fleet.storage.objects import CohortObjectStore
 from deploy.fleet.storage.statements import AMONG, executor, listed
@@ -51,6 +51,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS cohort_run (run_id BIGINT PRIMARY KEY, home TEXT)",
     reply_admission.TABLE,
     followers.TABLE,
+    *shared_registry.TABLES,
 )
 _CLAIM_SERVER = "INSERT INTO cohort_server VALUES (TRUE, ?) ON CONFLICT DO NOTHING"
 _TAKE = (
@@ -219,7 +220,16 @@ class SharedState(Shared, CohortLinkState):
         self.front_end.tell("moved", node_id)
         if (answer := self._unconfirmed(node_id)) is not None:
             self._duties.unconfirmed.note(node_id, answer)
-            self._duties.held.wake(("node", node_id))
+        self._duties.held.wake(("node", node_id))
+
+    def next_message(self, node_id: int) -> Any:
+        """Return the next message to a node, None if there is none, or if another front end answers for it.
+
+        The request may come over an old connection, on which the node does not listen any more.
+        """
+        with self.session() as session:
+            owner = executor(session)(_OWNER, (protocol.signed(node_id),)).scalar()
+            return super().next_message(node_id) if owner in (None, self.front_end.name) else None
 
     def activate(self, node_id: int, heartbeat_interval: float) -> bool:
         """Mark a node as online, unless it is connected to this front end already."""

@@ -1,4 +1,8 @@
-"""A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed."""
+"""A SuperNode's connection to the Fleet API: signed requests over gRPC, repeated while they may succeed.
+
+A server may have several front ends (docs/scale.md). A SuperNode is connected to one of their addresses at a
+time (`Server`). When the connection is lost, it repeats its requests at the next one.
+"""
 
 import importlib
 import os
@@ -6,12 +10,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 
@@ -23,6 +27,7 @@ from deploy.fleet.sockets import PING, keep_all_alive
 from deploy.flower.commands import CONNECTED_AGAIN, CONNECTION_FAILED, NO_GRPC
 from deploy.flower.patches.shared import FAILING, LOOK
 from deploy.json_text import parse_json
+from deploy.tls.addresses import addresses_of
 
 FIRST_RETRY, LONGEST_RETRY = 0.5, 2.0  # s, the first and the longest pause before a request is repeated
 OPTIONS = {
@@ -34,12 +39,20 @@ OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 500,
     "grpc.max_reconnect_backoff_ms": int(LONGEST_RETRY * 1000),  # gRPC's default is 2 min
     "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take
+    # If a name stands for several machines, devices spread over them.
+    "grpc.service_config": '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}',
+    "grpc.use_local_subchannel_pool": 1,  # otherwise a new channel would use the connection of an old one
 }
 # Texts in the details of temporary errors: the SuperLink's database is locked, its disk is full, or too many
 # requests are under way.
 PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
 # The text that the SuperLink sends in place of the details of any unexpected error (`deploy.fleet.errors`).
 HIDDEN = "Internal server error."
+# Texts in the details if the SuperLink has answered with an error that may pass. The SuperNode stays at this
+# address for `ENDURED` such errors.
+ANSWERED = (*PASSING, HIDDEN, "cannot answer now", "sends too many requests", "are under way")
+ENDURED = 5
+MOVING = 5.0  # s within which a SuperNode moves to another front end that has fewer devices, at random
 # Texts in the details if the server does not speak HTTP/2, or not TLS, or HTTP/2 without gRPC.
 FOREIGN = ("missing selected ALPN", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER", "http2 header")
 ANSWERED_IN = 5.0  # s in which the SuperLink answers a heartbeat that it does not hold
@@ -62,6 +75,94 @@ class RunNotRunningError(Exception):
     """The run of a request is not running."""
 
 
+class _Line(NamedTuple):
+    """A channel to one address of a server."""
+
+    address: str
+    channel: grpc.Channel
+    methods: dict[str, Callable[..., Any]]
+
+
+class Server:
+    """The addresses of a server's front ends, tried in random order, and a channel to one of them at a time.
+
+    `addresses`: those that are always tried. `make`: returns a new channel to an address. `file`: where to
+    keep the addresses that the server tells; None: nowhere.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], make: Callable[[str], grpc.Channel], file: Path | None = None
+    ) -> None:
+        self._given, self._make, self._file = list(addresses), make, file
+        self._told: list[str] = []
+        self._lock = threading.Lock()
+        self._others = random.sample(self._given, len(self._given))  # the next one first
+        self._errors = 0  # answers with errors since the last good one
+        self._unfit: set[str] = set()  # the addresses at which no server of this device was
+        self.idle = threading.Event()  # set while the SuperNode works on no message
+        self.line = self.open(self._others.pop(0))
+
+    def open(self, address: str) -> _Line:
+        """Return a channel to an address, which is not used yet."""
+        channel = self._make(address)
+        return _Line(address, channel, wire.calls(channel))
+
+    def failed(self, line: _Line, details: str) -> None:
+        """Note that a request has failed, and connect to the next address if the connection is lost."""
+        with self._lock:
+            if self.line is not line:  # another thread has done so
+                return
+            self._errors += 1
+            answered = any(text in details for text in ANSWERED)
+            if self._others and (not answered or self._errors >= ENDURED):
+                self._use(self.open(self._others[0]))
+
+    def answered(self, line: _Line) -> None:
+        """Note that a request has succeeded."""
+        if self._errors or self._unfit:
+            with self._lock:
+                self._errors = 0
+                self._unfit.discard(line.address)
+
+    def is_unfit(self, line: _Line) -> bool:
+        """Note that no server of this device is at an address. Return whether that holds for all."""
+        with self._lock:
+            self._unfit.add(line.address)
+            return self._unfit.issuperset([self.line.address, *self._others])
+
+    def move(self, line: _Line) -> None:
+        """Use another channel from now on, to which the server asked this device to move."""
+        with self._lock:
+            self._use(line)
+
+    def _use(self, line: _Line) -> None:
+        before, self.line, self._errors = self.line, line, 0
+        self._others = [each for each in self._others if each != line.address]
+        if before.address != line.address:
+            self._others.append(before.address)
+        before.channel.close()  # the requests that are under way are repeated
+        getLogger("flwr").info("The SuperLink's address is %s from now on", line.address)
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Know these addresses from now on, besides those that were given."""
+        with self._lock:
+            if not addresses or list(addresses) == self._told:
+                return
+            self._told = list(addresses)
+            known = {*self._given, *self._told, self.line.address}
+            self._others = [each for each in self._others if each in known]
+            new = known.difference(self._others, [self.line.address])
+            # Those that have failed stay behind those that were not tried
+            self._others[:0] = random.sample(sorted(new), len(new))
+        if self._file is not None:
+            try:
+                kept = self._file.with_suffix(".new")
+                kept.write_text(",".join(addresses))
+                kept.replace(self._file)
+            except OSError as error:
+                getLogger("flwr").warning("The server's addresses cannot be kept: %s", error)
+
+
 class Requests:
     """Sends requests to the Fleet API, each signed, and repeats those that may succeed later.
 
@@ -70,26 +171,38 @@ class Requests:
     (`PASSING`), the request is repeated; after an unexpected error of the SuperLink (`HIDDEN`), for `FAILING`
     seconds. Any other error is raised; a server that does not speak gRPC raises NoGrpcError.
 
-    `keys`: the node's private and public key. `max_tries`: how many times a request is sent at most; None: no
+    `server`: where to send them; after a lost connection, its next address. `keys`: the node's private and
+    public key. `max_tries`: how many times a request is sent at most; None: no
     limit. `max_seconds`: how long a request is repeated at most, in seconds; None: no limit.
     """
 
     def __init__(
-        self, channel: grpc.Channel, keys: Any, max_tries: int | None = None, max_seconds: float | None = None
+        self, server: Server, keys: Any, max_tries: int | None = None, max_seconds: float | None = None
     ) -> None:
+        self.server = server
         self._private, self._public = keys[0], protocol.key_bytes(keys[1])
         self._max_tries, self._max_seconds = max_tries, max_seconds
-        self._methods = wire.calls(channel)
         # When the last headers were signed (time.time(), s), and the headers
         self._signed: tuple[float, tuple[tuple[str, Any], ...]] = -inf, ()
         self._ends = threading.Lock()  # taken when the process has been told to end
 
     def once(
-        self, name: str, request: Any, timeout: float | None = None, more: Sequence[tuple[str, str]] = ()
+        self,
+        name: str,
+        request: Any,
+        timeout: float | None = None,
+        more: Sequence[tuple[str, str]] = (),
+        line: _Line | None = None,
     ) -> Any:
-        """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers."""
+        """Send a request once. ``timeout`` is in seconds, ``more`` holds further headers.
+
+        ``line``: the channel; by default the present one.
+        """
         headers = (*self._signature(), *more)
-        return self._methods[name](request, timeout=timeout, metadata=headers)
+        line = line or self.server.line
+        answer = line.methods[name](request, timeout=timeout, metadata=headers)
+        self.server.answered(line)
+        return answer
 
     def _signature(self) -> tuple[tuple[str, Any], ...]:
         now = time.time()  # no monotonic clock, because those stand still while the device sleeps
@@ -110,12 +223,21 @@ class Requests:
         began, tries, pause, failing = time.monotonic(), 0, FIRST_RETRY, None
         while True:
             tries += 1
+            line = self.server.line
             try:
-                answer = self.once(name, request, more=more if tries == 1 else ())
+                answer = self.once(name, request, more=more if tries == 1 else (), line=line)
+            except ValueError:  # gRPC's: the channel is closed
+                if self.server.line is line:
+                    raise
+                tries = 0
+                continue
             except grpc.RpcError as error:
+                if self.server.line is not line:  # another thread has left this address
+                    tries = 0
+                    continue
                 now, details = time.monotonic(), error.details() or ""
                 failing = (failing or now) if HIDDEN in details else None
-                if self._is_final(error, 0.0 if failing is None else now - failing):
+                if self._is_final(error, line, 0.0 if failing is None else now - failing):
                     raise
                 if self._max_tries is not None and tries >= self._max_tries:
                     raise
@@ -124,6 +246,7 @@ class Requests:
                 getLogger("flwr").warning(
                     "%s (%s), next in %.1f s: %s", CONNECTION_FAILED, name, pause, details
                 )
+                self.server.failed(line, details)
                 time.sleep(pause * random.uniform(0.8, 1.2))
                 pause = min(2 * pause, LONGEST_RETRY)
                 continue
@@ -138,13 +261,15 @@ class Requests:
         """Send a request with these fields, and repeat it while it may succeed."""
         return self.send(name, wire.METHODS[name].request(**fields))
 
-    def _is_final(self, error: grpc.RpcError, failing: float) -> bool:
-        """Return whether a request that failed must not be repeated.
+    def _is_final(self, error: grpc.RpcError, line: _Line, failing: float) -> bool:
+        """Return whether a request that failed, over ``line``, must not be repeated.
 
         ``failing`` is for how many seconds the SuperLink has answered with unexpected errors.
         """
         details = error.details() or ""
         if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(text in details for text in FOREIGN):
+            if not self.server.is_unfit(line):
+                return False
             raise NoGrpcError(
                 f"The server {NO_GRPC}, or is older than this device. Is the address that of the Fleet API "
                 f"of `cohort server up`? ({details})"
@@ -159,7 +284,7 @@ class Requests:
             case grpc.StatusCode.CANCELLED:  # by this device, or by a SuperLink that was busy for minutes
                 return any(text in details.lower() for text in ("locally", "closed"))
             case grpc.StatusCode.UNAVAILABLE:
-                return "handshake failed" in details.lower()
+                return "handshake failed" in details.lower() and self.server.is_unfit(line)
         if HIDDEN in details:
             return failing > FAILING
         return not any(text in details for text in PASSING)
@@ -195,12 +320,17 @@ class Heartbeats:
         pause = LOOK
         while not self._over.is_set():
             began = time.monotonic()
+            line = self._requests.server.line
             try:
-                self._beat(held=connected)
+                self._beat(line, held=connected)
             except Exception as error:
                 connected = False
                 if self._over.is_set():
                     return
+                if self._requests.server.line is not line:  # another thread has left this address
+                    continue
+                details = error.details() if isinstance(error, grpc.RpcError) else HIDDEN
+                self._requests.server.failed(line, details or "")
                 if not isinstance(error, grpc.RpcError) or error.code() not in (
                     grpc.StatusCode.UNAVAILABLE,
                     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -217,12 +347,14 @@ class Heartbeats:
                 self._over.wait(HOLD)
             connected = True
 
-    def _beat(self, *, held: bool) -> None:
+    def _beat(self, line: _Line, *, held: bool) -> None:
         try:
             if held:
                 keep_all_alive()
-            seconds, more = (LONGEST_LONG, (wire.HELD, wire.LONG)) if held else (HOLD, ())
-            answer = self._requests.once("SendNodeHeartbeat", self._request, seconds + ANSWERED_IN, more)
+            seconds, more = (LONGEST_LONG, (wire.HELD, wire.LONG, wire.MOVES)) if held else (HOLD, ())
+            answer = self._requests.once(
+                "SendNodeHeartbeat", self._request, seconds + ANSWERED_IN, more, line
+            )
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 getLogger("flwr").error("%s", error.details())
@@ -230,6 +362,30 @@ class Heartbeats:
             raise
         if not answer.success:
             raise RuntimeError("the SuperLink does not know this SuperNode")
+        known, better = wire.told_addresses(answer)
+        self._requests.server.learn(known)
+        if better and not self._over.wait(random.uniform(0.0, MOVING)):
+            self._move(random.choice(better))
+
+    def _move(self, address: str) -> None:
+        """Go on at another address when the SuperNode is idle, and if the address answers a heartbeat.
+
+        So the SuperNode leaves a server only for one that has shown a certificate of the same authority, for
+        its own name, and that knows this SuperNode.
+        """
+        server = self._requests.server
+        if not server.idle.wait(MOVING):
+            return
+        line = server.open(address)
+        try:
+            answer = self._requests.once("SendNodeHeartbeat", self._request, ANSWERED_IN, line=line)
+        except grpc.RpcError as error:
+            getLogger("flwr").info("Stays, because %s does not answer: %s", address, error.details())
+            answer = None
+        if answer and answer.success:
+            server.move(line)
+        else:
+            line.channel.close()
 
 
 class Connection:
@@ -245,10 +401,12 @@ class Connection:
 
         Also returns the contents of the objects, by name, if the server sent all of them with the message.
         """
+        self._requests.server.idle.set()
         request = wire.METHODS["PullMessages"].request(node=self._node)
         answer = self._requests.send("PullMessages", request, (wire.LONG, wire.WHOLE))
         if not answer.messages_list:
             return None
+        self._requests.server.idle.clear()
         tree, content = answer.message_object_trees[0], wire.carried(answer)
         contents = dict(zip(protocol.names_in(tree), split(content), strict=True)) if content else {}
         return self._serde.message_from_proto(answer.messages_list[0]), tree, contents
@@ -317,27 +475,31 @@ def connect(
     authentication_keys: Any = None,
     max_retries: int | None = None,
     max_wait_time: float | None = None,
+    kept: Path | None = None,
 ) -> Iterator[Connection]:
     """Connect to the Fleet API until the end of the `with` block. An error in the block ends it with a line.
 
-    `insecure`: whether to connect without TLS. `root_certificates`: the certificates that verify the
-    server's, or the path of their file; None: those of the system. `authentication_keys`: the node's private
-    and public key; None: a new pair, which the server must accept without registration. `max_retries`,
-    `max_wait_time`: how many times, and for how many seconds, a request is repeated at most; None: no limit.
+    `server_address`: host:port, or several with commas between them. `insecure`: whether to connect without
+    TLS. `root_certificates`: the certificates that verify the server's, or the path of their file; None:
+    those of the system. `authentication_keys`: the node's private and public key; None: a new pair, which the
+    server must accept without registration. `max_retries`, `max_wait_time`: how many times, and for how many
+    seconds, a request is repeated at most; None: no limit. `kept`: the file for the addresses that the server
+    tells; None: none.
     """
     if isinstance(root_certificates, str):
         root_certificates = Path(root_certificates).expanduser().read_bytes()
     keys = authentication_keys or protocol.new_key()
     public = protocol.key_bytes(keys[1])
     options = list(OPTIONS.items())
-    channel = (
-        grpc.insecure_channel(server_address, options=options)
-        if insecure
-        else grpc.secure_channel(
-            server_address, grpc.ssl_channel_credentials(root_certificates), options=options
-        )
-    )
-    requests = Requests(channel, keys, None if max_retries is None else max_retries + 1, max_wait_time)
+
+    def channel(address: str) -> grpc.Channel:
+        if insecure:
+            return grpc.insecure_channel(address, options=options)
+        credentials = grpc.ssl_channel_credentials(root_certificates)
+        return grpc.secure_channel(address, credentials, options=options)
+
+    server = Server(addresses_of(server_address), channel, kept)
+    requests = Requests(server, keys, None if max_retries is None else max_retries + 1, max_wait_time)
     node = beats = None
     try:
         try:
@@ -346,6 +508,7 @@ def connect(
             answer = requests.ask("ActivateNode", public_key=public, heartbeat_interval=protocol.HEARTBEAT)
         except Exception as error:
             _exit(error)
+        server.learn(wire.told_addresses(answer)[0])
         node = importlib.import_module(_NODE).Node(node_id=answer.node_id)
         heartbeat = wire.METHODS["SendNodeHeartbeat"].request(
             node=node, heartbeat_interval=protocol.HEARTBEAT
@@ -364,7 +527,7 @@ def connect(
             with suppress(grpc.RpcError):
                 for name in signs_off:
                     requests.once(name, wire.METHODS[name].request(node_id=node.node_id), GOODBYE)
-        channel.close()
+        server.line.channel.close()
 
 
 def _exit(error: Exception) -> NoReturn:

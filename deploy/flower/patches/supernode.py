@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 
 from deploy.fleet.duties import joined_objects
 from deploy.fleet.supernode import connection, node
-from deploy.flower.commands import TRUST
+from deploy.flower.commands import SERVERS, TRUST
 from deploy.flower.patches.shared import LOOK, like, replace, skip_unseen_lines
 from deploy.flower.patches.superexec import SuperExecThread
 from deploy.flower.versions import refusal
 from deploy.processes.groups import LOST
+from deploy.tls.addresses import addresses_of
 
 LONGEST_SILENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
@@ -44,16 +45,19 @@ def guard() -> None:
     """Let `flower-supernode` run this loop, which checks bundles, in place of Flower's.
 
     The environment variable `TRUST` may name the file with the bundle that the device trusts
-    (`bundles.fetch`). The variable is hidden from the ClientApps that this process starts.
+    (`bundles.fetch`), and `SERVERS` the file for the addresses that the server tells. Both are hidden from
+    the ClientApps that this process starts.
     """
-    settings = os.environ.pop(TRUST, None)
-    trust = None if settings is None else Path(settings)
-    replace(_SUPERNODE, start_client_internal=partial(start, trust=trust))
+    trust, kept = (
+        Path(found) if (found := os.environ.pop(each, None)) else None for each in (TRUST, SERVERS)
+    )
+    replace(_SUPERNODE, start_client_internal=partial(start, trust=trust, kept=kept))
 
 
 def start(
     *,
     trust: Path | None,
+    kept: Path | None,
     state_factory: Any,
     server_address: str,
     node_config: Any,
@@ -71,7 +75,8 @@ def start(
 ) -> NoReturn:
     """Connect and run the loop until the process ends. The arguments are the options of `flower-supernode`.
 
-    `trust`: the file with the bundle that the device trusts (`bundles.fetch`). `state_factory`: gives the
+    `trust`: the file with the bundle that the device trusts (`bundles.fetch`). `kept`: the file for the
+    addresses that the server tells. `state_factory`: gives the
     state to the SuperNode's API. `isolation`: must be "subprocess": the SuperNode starts the ClientApps.
     `**others`: options without a value. An option with a value, such as trusted entities, is refused.
     """
@@ -82,9 +87,10 @@ def start(
         _refuse(f"this project's SuperNode has no {', '.join(refused)}")
     if insecure and authentication_keys is not None:
         _refuse("a key needs TLS: use --root-certificates instead of --insecure")
-    host, _, port = server_address.rpartition(":")
-    if not host or not port.isdecimal():
-        _refuse(f"--superlink {server_address}: must be HOST:PORT")
+    try:
+        addresses_of(server_address)
+    except ValueError as error:
+        _refuse(f"--superlink {server_address}: {error}")
     importlib.import_module(_EXIT).register_signal_handlers(event_type=None, exit_message=ENDED)
     state = node.node_state(state_factory.objectstore_factory.store())
     state_factory.state_instance = state
@@ -101,8 +107,9 @@ def start(
     SuperExecThread(command, state, handlers, state.due, LOOK)
 
     def run() -> None:
+        limits = max_retries, max_wait_time
         with connection.connect(
-            server_address, insecure, root_certificates, authentication_keys, max_retries, max_wait_time
+            server_address, insecure, root_certificates, authentication_keys, *limits, kept
         ) as connected:
             state.set_node_id(connected.node_id)
             getLogger("flwr").info("SuperNode ID: %s", connected.node_id)

@@ -161,3 +161,42 @@ def test_pause_resume_and_status(device, monkeypatch):
     code, output = run_cli("pause", "--state-dir", "/no/such")
     assert code == 2
     assert "no client has joined here" in output
+
+
+def test_each_address_of_a_server_must_be_one_and_show_a_certificate_of_its_authority(
+    device, tmp_path, monkeypatch
+):
+    started = []
+    monkeypatch.setattr("os.execve", lambda *_: started.append(_))
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    mine, other = (certificates.write_certificates(tmp_path / name) for name in ("mine", "other"))
+    where = ("--state-dir", str(device.folder), "--ca", str(mine.ca))
+    for server, reason in (
+        (
+            "one.example.org:9092,two.example.org",
+            "server = 'two.example.org': must be host:port, for example",
+        ),
+        ("one.example.org:9092,", "server = '': must be host:port"),
+        ("one.example.org:9092 two.example.org:9092", "must be host:port"),
+        (
+            ",".join(f"h{number}:1" for number in range(65)),
+            "server: must be at most 64 addresses, and not 65",
+        ),
+    ):
+        code, output = run_cli("join", "--server", server, *where)
+        assert code == 2
+        (line,) = output.splitlines()
+        assert reason in line
+    with tls_server(mine) as server, tls_server(other) as stranger:
+        both = f"localhost:{server.port},localhost:{stranger.port}"
+        code, output = run_cli("join", "--server", both, *where)
+        assert code == 2
+        assert output.startswith(f"server = localhost:{stranger.port}: its certificate is refused")
+        assert "ca.crt belongs to another server" in output
+        assert device.settings().server == "fl.example.org:9092"  # as before
+        device.prepare(device.introduce("pi-1", both, mine.ca))  # the other one was replaced since
+        assert run_cli("join", *where[:2])[0] == 0
+        _, output = run_cli("status", *where[:2])
+        assert f"server: localhost:{server.port}, reachable" in output
+        assert f"server: localhost:{stranger.port}, its certificate is refused" in output
+    assert len(started) == 1

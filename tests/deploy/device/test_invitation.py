@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from deploy.device.device_folder import Device, Settings
-from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.device.invitation import Invitation, check_name
+from deploy.tls.addresses import check_server
 
 from ...support.devices import BUNDLE, mode
 
@@ -46,7 +47,7 @@ def enrolled(monkeypatch):
     keys = []
 
     def enrol(server, authority, token, key):
-        assert (server, token) == ("fl.example.org:9092", TOKEN)
+        assert (server, token) == (["fl.example.org:9092"], TOKEN)
         assert "BEGIN CERTIFICATE" in authority.read_text()
         if keys and keys[0] is not key:
             raise ValueError("invitation: another device has used it")

@@ -31,7 +31,7 @@ class Supervised:
             import sys
             from pathlib import Path
             from deploy.device import memory_limit, reconnect
-            reconnect.unreachable = lambda *_: None
+            reconnect.none_reachable = lambda *_: None
             reconnect.source_address = lambda *_: "10.0.0.1"
             reconnect.FIRST_RESTART = reconnect.LONGEST_RESTART = 0.01
             reconnect.DeviceSupervisor.look = memory_limit.LOOK = reconnect.NETWORK_LOOK = 0.05
@@ -230,7 +230,7 @@ def test_the_size_of_the_log_is_limited(supervise, device):
     assert all(path.stat().st_size < 11_000 for path in device.folder.glob("supernode.log*"))
 
 
-REAL_PROBE = "from deploy.tls.probe import unreachable; reconnect.unreachable = unreachable"
+REAL_PROBE = "from deploy.tls.probe import none_reachable; reconnect.none_reachable = none_reachable"
 
 
 def at(device, server, files):
@@ -284,3 +284,26 @@ def test_a_supernode_that_lost_an_expired_server_is_told_so(supervise, device, t
     assert lines[1] == f"localhost:{server.port}: connection lost; trying again until it works"
     assert lines[2].startswith(f"localhost:{server.port}: its certificate is refused: it expired on 20")
     assert lines[3:] == ["online as pi-1 again", "ended"]
+
+
+def test_a_device_knows_the_addresses_that_it_joined_with_and_those_that_the_server_told(device, authority):
+    def found():
+        return reconnect.servers_of(device.folder, device.settings().server)
+
+    assert found() == ["fl.example.org:9092"]
+    told = device.folder / reconnect.SERVERS
+    told.write_text("two.example.org:9092,fl.example.org:9092")
+    assert found() == device.servers() == ["fl.example.org:9092", "two.example.org:9092"]
+    command = reconnect.DeviceSupervisor(device.folder).command()
+    assert command[command.index("--superlink") + 1] == ",".join(found())
+    for damaged in (b"", b"two.example.org", b"\xff", b","):
+        told.write_bytes(damaged)
+        assert found() == ["fl.example.org:9092"]
+    told.write_text("two.example.org:9092")
+    device.introduce("pi-1", "three.example.org:9092", authority.ca)  # another server
+    assert found() == ["three.example.org:9092"]
+
+
+def test_the_file_of_the_addresses_is_the_supernodes(device):
+    environment = reconnect.DeviceSupervisor(device.folder).environment()
+    assert environment[commands.SERVERS] == str(device.folder / reconnect.SERVERS)

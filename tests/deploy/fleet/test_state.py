@@ -39,7 +39,10 @@ class Called(Duties):
             return lambda *arguments: self.calls.append((name, *arguments)) or returns
 
         self.held = SimpleNamespace(
-            message_stored=note("held"), object_stored=note("held"), abandon=lambda node: None
+            message_stored=note("held"),
+            object_stored=note("held"),
+            abandon=lambda node: None,
+            wake=lambda receiver: None,
         )
         self.delivered = SimpleNamespace(forget=lambda node: None)
         self.past = SimpleNamespace(message_comes=lambda _, of: self.calls.append(("past", of.message_id)))

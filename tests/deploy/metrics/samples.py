@@ -57,4 +57,5 @@ def collector_of(runs):
     nowhere = "127.0.0.1:1"
     files = {"authority": runs / "no-ca.crt", "secret": runs / "no-secret"}
     superlink = SuperLink(nowhere, nowhere, "127.0.0.1", **files)
-    return Collector(Sources(runs, superlink, starts=lambda: {"superlink": 2}))
+    devices = {"vm:/one": 3, "vm:/two": 0}
+    return Collector(Sources(runs, superlink, lambda: {"superlink": 2}, lambda: devices))

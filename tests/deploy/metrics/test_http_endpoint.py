@@ -60,6 +60,8 @@ def test_pages(server):
     assert status == 200
     assert "cohort_superlink_up 0" in text
     assert 'cohort_program_starts_total{program="superlink"} 2' in text
+    assert 'cohort_front_end_nodes{front_end="vm:/one"} 3' in text
+    assert 'cohort_front_end_nodes{front_end="vm:/two"} 0' in text
     assert "cohort_nodes" not in text  # the SuperLink does not answer
     assert server.get("/healthz") == (200, "ok\n")
     status, text = server.get("/readyz")

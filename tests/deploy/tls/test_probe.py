@@ -9,7 +9,7 @@ import pytest
 
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
-from deploy.tls.probe import REFUSED, proxy_for, unreachable
+from deploy.tls.probe import REFUSED, none_reachable, proxy_for, unreachable
 
 from ...support.proxy import HttpProxy
 from ...support.tls import tls_server, written
@@ -98,3 +98,14 @@ def test_the_proxy_is_the_one_that_grpc_uses(monkeypatch, environment, host, pro
         monkeypatch.setenv(name, value)
     found = proxy_for(host)
     assert (None if found is None else found.hostname) == proxy
+
+
+def test_a_server_with_several_addresses_is_reachable_at_one_of_them(authority, tmp_path):
+    foreign = certificates.write_certificates(tmp_path / "foreign")
+    (closed,) = free_ports(1)
+    with tls_server(authority) as server, tls_server(foreign) as stranger:
+        dead, other, good = (f"localhost:{port}" for port in (closed, stranger.port, server.port))
+        assert none_reachable([dead, other, good], authority.ca) is None
+        problem = str(none_reachable([dead, other], authority.ca))
+    assert problem.startswith(f"{dead}: connection refused; {other}: {REFUSED}")
+    assert none_reachable([dead], authority.ca) == f"{dead}: connection refused"

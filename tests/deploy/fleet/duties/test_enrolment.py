@@ -48,7 +48,7 @@ class Server:
         self.server.start()
 
     def enrol(self, token, key):
-        enrol(self.address, self.files.ca, token, key)
+        enrol([self.address], self.files.ca, token, key)
 
     def nodes(self):
         return {str(node.node_id): node.name for node in self.state.get_node_info()}
@@ -276,3 +276,20 @@ def test_the_clients_that_a_new_database_lacks_are_registered_again(server, keys
     assert "pi-1" in server.registry.restore(new._register)
     assert "online" not in {each.status for each in state.get_node_info()}
     assert state.get_node_info(node_ids=[node.node_id])[0].status == "unregistered"
+
+
+def test_a_device_asks_the_next_front_end_if_one_is_dead_or_does_not_know_the_invitation(
+    server, keys, tmp_path
+):
+    (closed,) = free_ports(1)
+    dead = f"localhost:{closed}"
+    for key, name in ((keys[0], "pi-1"), (keys[1], "pi-2")):
+        token = server.registry.invite(name, 60)
+        enrol([dead, server.address, dead], server.files.ca, token, key)
+    assert sorted(server.nodes().values()) == ["pi-1", "pi-2"]
+    with pytest.raises(
+        ValueError, match=f"{dead}: connection refused; the invitation has not been used"
+    ) as no:
+        enrol([dead, server.address], server.files.ca, "an unknown token", keys[2])
+    assert "; invitation: the server " in str(no.value) or "try again; server = " in str(no.value)
+    assert "\n" not in str(no.value)

@@ -16,10 +16,10 @@ from flwr.proto.recorddict_pb2 import RecordDict as WireRecordDict
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from sqlalchemy.exc import DataError
 
-from deploy.fleet import protocol
+from deploy.fleet import protocol, wire
 from deploy.fleet.admission import reply_admission
 from deploy.fleet.admission.reply_admission import ReplyAdmission
-from deploy.fleet.duties import front_ends, presence
+from deploy.fleet.duties import front_ends, presence, spread
 from deploy.fleet.duties.duties import Duties
 from deploy.fleet.errors import RequestRefused
 from deploy.processes.groups import wait_until
@@ -32,6 +32,13 @@ PART = ConfigRecord({"round": 1})
 
 class Connection(Call):
     """The server's side of a call that lasts as long as the node's connection."""
+
+    def __init__(self, *headers):
+        super().__init__()
+        self.headers = headers
+
+    def invocation_metadata(self):
+        return self.headers
 
     def peer(self):
         return "ipv4:127.0.0.1:1"
@@ -159,6 +166,52 @@ def test_a_message_whose_answer_was_lost_is_delivered_by_the_front_end_to_which_
     assert one.duties.unconfirmed.of(node) is None
     assert two.state.go_offline(node) is False
     assert one.state.go_offline(node)
+
+
+def test_a_message_is_not_delivered_over_the_connection_that_a_node_has_left(fronts):
+    one, two = fronts  # which hear nothing: the news that the node has moved is on its way
+    run, node = one.run(), one.node("node")
+    one.connect(node)
+    two.connect(node)
+    one.send(run, node)
+    assert not one.pull(node).messages_list
+    (message,) = two.pull(node).messages_list
+    assert message.metadata.message_id == PART.object_id
+
+
+def test_a_request_that_comes_before_the_first_heartbeat_elsewhere_does_not_hide_a_message(fronts):
+    one, two = fronts
+    run, node = one.run(), one.node("node")
+    one.send(run, node)
+    before = two.duties.held.hold(node, Call(), lambda: two.pull(node))
+    two.connect(node)
+    assert not before.wait().messages_list
+    answer = two.duties.held.hold(node, Call(), lambda: two.pull(node))
+    assert [each.metadata.message_id for each in answer.messages_list] == [PART.object_id]
+
+
+def test_idle_nodes_are_sent_to_a_front_end_that_has_come_back(fronts, monkeypatch):
+    monkeypatch.setattr(spread, "COMES", 0.1)
+    one, two = fronts
+    one.state.front_end.address, two.state.front_end.address = "one:1", "two:1"
+    one.start()
+    nodes = [one.node(f"node {number}") for number in range(6)]
+    answers = {}
+
+    def answered(node):
+        return lambda answer: answers.update({node: one.duties.spread.better(node)})
+
+    for node in nodes:
+        call = Connection(*() if node == nodes[0] else (wire.MOVES,))  # a device of before
+        one.state.note_heartbeat(node, presence.FOREVER)
+        one.duties.presence.hold(None, node, call).run(lambda look: look(), answered(node), print)
+    for node in nodes[:5]:  # the last one trains
+        one.duties.held.hold(node, Call(), lambda node=node: one.pull(node))
+    two.start()
+    assert wait_until(lambda: len(answers) == 3, 20)  # of 4 that can move
+    assert answers.keys() <= set(nodes[1:5])
+    assert all(each == ["two:1"] for each in answers.values())
+    assert one.duties.spread.known == ["one:1", "two:1"]
 
 
 def test_the_nodes_of_a_front_end_that_has_died_get_the_time_to_return(fronts, monkeypatch):

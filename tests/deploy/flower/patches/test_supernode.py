@@ -41,7 +41,7 @@ def test_an_error_in_the_loop_ends_the_process(monkeypatch, capfd):
         ({"isolation": "process"}, "has no isolation=process"),
         ({"an_option_of_a_newer_flower": True}, "has no an_option_of_a_newer_flower"),
         ({"insecure": True}, "a key needs TLS"),
-        ({"server_address": "localhost"}, "--superlink localhost: must be HOST:PORT"),
+        ({"server_address": "localhost"}, "must be host:port, for example"),
     ],
 )
 def test_options_without_effect_are_refused_in_one_line(monkeypatch, caplog, option, reason):
@@ -52,6 +52,7 @@ def test_options_without_effect_are_refused_in_one_line(monkeypatch, caplog, opt
     options = {
         "trust": None,
         "state_factory": SimpleNamespace(),
+        "kept": None,
         "server_address": "localhost:9092",
         "node_config": {},
         "root_certificates": b"",
