@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.container import (
     CONTROL_HOST,
+    DATABASE_PASSWORD,
     EXECUTOR_SECRET,
     FLEET_HOST,
     KEYS,
@@ -22,6 +23,7 @@ from deploy.container import (
     client_names,
     leases,
 )
+from deploy.container.database import database_from_environment
 from deploy.container.settings import trials_from_environment
 from deploy.container.supervisor import say
 from deploy.tls import certificates
@@ -41,6 +43,8 @@ def main() -> int:
         prepare(PUBLIC, SERVER / "private", KEYS / "private", names, count)
         write_secret(EXECUTOR_SECRET, secrets.token_bytes(32))
         write_secret(OPERATOR_SECRET, secrets.token_hex(32).encode())
+        if database_from_environment():
+            write_secret(DATABASE_PASSWORD, secrets.token_hex(32).encode())
         leases.prepare(LEASES, client_names(count))
         _check_writable(RESULTS)
     except ValueError as error:

@@ -1,9 +1,16 @@
-"""The role `superlink`: runs the SuperLink. Clients reach only its Fleet API, over a network of their own."""
+"""The role `superlink`: runs the SuperLink. Clients reach only its Fleet API, over a network of their own.
+
+With a PostgreSQL database (`deploy.container.database`), several SuperLinks are one server. Then they are
+behind a balancer, and each is reached by others than itself under its address only.
+"""
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 from deploy.container import (
@@ -19,6 +26,7 @@ from deploy.container import (
     STATE,
     client_names,
 )
+from deploy.container.database import database_from_environment, sharing
 from deploy.container.supervisor import ContainerSupervisor, say
 from deploy.flower import commands
 from deploy.flower.corrupt_database import move_aside_if_corrupt
@@ -29,17 +37,28 @@ from strategies.checkpoint import replacing
 
 CONNECTION = "cohort-cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds to register the clients' keys
+# The environment variable with the address or name at which the SuperLink listens for the control API.
+# (default: `CONTROL_HOST`, its own address in the control network, which clients cannot reach)
+LISTEN = "COHORT_LISTEN"
 STARTS = DEVICES / "superlink.starts"  # the file with the number of starts; the role `metrics` reads it
 DATABASE, REGISTERED = STATE / "superlink.db", STATE / "registered"
 
 
 def main() -> int:
-    """Keep the SuperLink running, and register the clients' keys after each of its starts."""
+    """Keep the SuperLink running, and register the clients' keys after each of its starts.
+
+    Returns 2 if COHORT_DATABASE is wrong.
+    """
+    try:
+        database = database_from_environment()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     connect()
     Server(DEVICES, hosts=()).prepare_clients()
     return ContainerSupervisor(
-        _command,
-        environment=commands.guarded(OPERATOR_SECRET, DEVICES),
+        partial(_command, database),
+        environment=commands.guarded(OPERATOR_SECRET, DEVICES) | (sharing() if database else {}),
         ready_line="Uvicorn running on",
         on_ready=_register,
         hidden=lambda line: b"[uvicorn.access]" in line and b'" 200' in line,
@@ -60,16 +79,16 @@ def starts() -> int:
         return 0
 
 
-def _command() -> list[str]:
+def _command(database: str | None = None) -> list[str]:
     with contextlib.suppress(OSError), replacing(STARTS) as file:
         file.write(str(starts() + 1).encode())
-    move_aside_if_corrupt(DATABASE, say, REGISTERED)
+    if database is None:
+        move_aside_if_corrupt(DATABASE, say, REGISTERED)
     command = commands.superlink(
-        # The SuperLink listens only at its address in the control network, which clients cannot reach.
-        control=(socket.gethostbyname(CONTROL_HOST), CONTROL_PORT),
+        control=(socket.gethostbyname(os.environ.get(LISTEN) or CONTROL_HOST), CONTROL_PORT),
         fleet=("0.0.0.0", FLEET_PORT),
         keys=SERVER / "private",
-        database=DATABASE,
+        database=database or DATABASE,
         # ServerApps run in another container, so they survive a restart of this container.
         secret=EXECUTOR_SECRET,
     )
@@ -79,4 +98,6 @@ def _command() -> list[str]:
 def _register() -> None:
     keys = [PUBLIC / f"{name}.pub" for name in client_names(int(os.environ["COHORT_CLIENTS"]))]
     command = registration_command(CONNECTION, keys, REGISTERED, installed=False)
-    subprocess.run(command, check=True, timeout=REGISTRATION_TIMEOUT)
+    with REGISTERED.with_name(f"{REGISTERED.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another SuperLink may have the same volume
+        subprocess.run(command, check=True, timeout=REGISTRATION_TIMEOUT)
