@@ -13,7 +13,6 @@ ROLES = {
     "page": "show the runs in a browser, on a port of the operator's side only",
     "healthy": "check that the SuperLink is ready",
     "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
-    "secrets": "print the Secrets of a cluster in Kubernetes",
 }
 
 

@@ -151,7 +151,7 @@ def test_every_process_is_killed_in_turn_and_the_run_ends_with_every_round_compl
     check_what_can_be_reached_and_read(compose, client, containers)
 
     for container in (one, *containers["database"], *containers["balancer"], *containers["serverapp"]):
-        print(container[:12], reached())
+        print(f"before round {reached() + 1}: {container[:12]} is killed")
         kill_and_wait(compose, container)
         wait_for_rounds(2)
     wait_until_healthy(compose, one)

@@ -4,6 +4,7 @@ from deploy.fleet.admission.delivered_objects import DeliveredObjects
 from deploy.fleet.duties.deliveries import Unconfirmed
 from deploy.fleet.duties.held_requests import HeldRequests
 from deploy.fleet.duties.presence import Presence
+from deploy.fleet.duties.unread_replies import UnreadReplies
 from deploy.fleet.storage.past_rounds import PastRounds
 
 
@@ -13,7 +14,8 @@ class Duties:
     `held`: holds requests for messages. The state tells it which messages have arrived. `past`: knows from
     the state which rounds are past. `unconfirmed`: delivers a message again. The state keeps such a message
     when its node restarts. `presence`: holds heartbeats and notices nodes that leave. The state asks it when
-    a node returns. `delivered`: knows which objects each node may fetch.
+    a node returns. `delivered`: knows which objects each node may fetch. `unread`: keeps the replies that a
+    ServerApp may not have received.
     """
 
     def __init__(self) -> None:
@@ -22,6 +24,7 @@ class Duties:
         self.unconfirmed = Unconfirmed(self.past)
         self.presence = Presence(self.held.look_again)
         self.delivered = DeliveredObjects()
+        self.unread = UnreadReplies()
 
     def moved_away(self, node: int) -> None:
         """Forget what was sent to a node that has connected to another front end since."""

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from deploy import container
-from deploy.container import database, superlink
+from deploy.container import superlink
 from deploy.fleet.storage import shared_state
 from deploy.flower.commands import AUTHORITY, FRONT_END
 
@@ -33,7 +33,7 @@ def test_a_wrong_address_is_refused_in_one_line_that_names_the_variable(address,
 
 
 def test_without_the_variable_the_database_is_the_file_on_the_volume(tmp_path, monkeypatch):
-    assert database.database_from_environment({"COHORT_DATABASE": " "}) is None
+    assert superlink.database_from_environment({"COHORT_DATABASE": " "}) is None
     monkeypatch.setattr(superlink, "STARTS", tmp_path / "starts")
     monkeypatch.setattr(superlink, "CONTROL_HOST", "localhost")
     command = superlink._command()
@@ -42,15 +42,15 @@ def test_without_the_variable_the_database_is_the_file_on_the_volume(tmp_path, m
 
 
 def test_the_password_is_in_a_private_file_and_all_front_ends_have_one_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(database, "DATABASE_PASSWORD", tmp_path / "password")
-    monkeypatch.setattr(database, "AUTHORITY", tmp_path / "ca.crt")
+    monkeypatch.setattr(superlink, "DATABASE_PASSWORD", tmp_path / "password")
+    monkeypatch.setattr(superlink, "AUTHORITY", tmp_path / "ca.crt")
     (tmp_path / "ca.crt").write_text("certificate")
-    found = database.sharing()
+    found = superlink.sharing()
     assert found.keys() == {FRONT_END, AUTHORITY}  # for another way to log in, such as a certificate
     (tmp_path / "password").write_text("se:cr\\et\n")
     (tmp_path / "password").chmod(0o440)  # as Kubernetes makes it
-    found = database.sharing()
-    assert found[FRONT_END] == database.FRONT_END
+    found = superlink.sharing()
+    assert found[FRONT_END] == superlink.FRONT_END
     passwords = Path(found["PGPASSFILE"])
     assert passwords.read_text() == "*:*:*:*:se\\:cr\\\\et\n"
     assert stat.S_IMODE(passwords.stat().st_mode) == 0o600
@@ -103,7 +103,7 @@ def test_the_files_of_the_cluster_fit_each_other():
     assert "POSTGRES_PASSWORD" not in given
     for name in ("setup", "superlink"):
         address = services[name]["environment"]["COHORT_DATABASE"]
-        assert database.database_from_environment({"COHORT_DATABASE": address}) == address
+        assert superlink.database_from_environment({"COHORT_DATABASE": address}) == address
 
     # Eight SuperLinks have a state, a store and a connection each.
     most = int(services["database"]["command"][-1].removeprefix("max_connections="))

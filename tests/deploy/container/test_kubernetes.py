@@ -21,7 +21,7 @@ from cryptography import x509
 
 from deploy import container
 from deploy.container import __main__ as roles
-from deploy.container import secrets
+from deploy.container import setup
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -183,7 +183,7 @@ def test_secrets_lie_where_the_roles_read_them_and_no_pod_has_the_authoritys_key
                 if (volume := volumes.get(mount["name"])) is None:
                     continue
                 assert mount["readOnly"]
-                files = secrets.SECRETS[volume["secretName"].removeprefix("cohort-")]
+                files = setup.SECRETS[volume["secretName"]]
                 assert {file.parent for file in files} == {Path(mount["mountPath"])}
                 names = {file.name for file in files}
                 assert {item["key"] for item in volume.get("items", ())} <= names
@@ -192,10 +192,10 @@ def test_secrets_lie_where_the_roles_read_them_and_no_pod_has_the_authoritys_key
                     assert volume["defaultMode"] == GROUP_READS
     (superlink,) = selected({"role": "superlink"})
     address = {each["name"]: each["value"] for each in pod_of(superlink)["containers"][0]["env"]}
-    assert f"@{secrets.DATABASE_HOST}/" in address["COHORT_DATABASE"]
+    assert f"@{setup.DATABASE_HOST}/" in address["COHORT_DATABASE"]
     assert f"sslrootcert={container.AUTHORITY}" in address["COHORT_DATABASE"]
     services = {each["metadata"]["name"] for each in of_kind("Service")}
-    assert services == {container.FLEET_HOST, container.CONTROL_HOST, secrets.DATABASE_HOST}
+    assert services == {container.FLEET_HOST, container.CONTROL_HOST, setup.DATABASE_HOST}
 
 
 def test_the_containers_have_known_roles_and_settings():
@@ -235,7 +235,7 @@ def test_every_pod_is_locked_down():
 
 def printed(folder, *names):
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.container", "secrets", *names],
+        [sys.executable, "-m", "deploy.container", "setup", "secrets", *names],
         cwd=ROOT,
         env={**os.environ, "COHORT_VOLUMES": str(folder)},
         capture_output=True,
@@ -253,13 +253,13 @@ def test_the_secrets_are_printed_and_stay_the_same_but_for_certificates(tmp_path
     for each in first["items"]:
         check(model_of(each), each, "Secret")
         data[each["metadata"]["name"]] = {k: base64.b64decode(v) for k, v in each["data"].items()}
-    assert {name.removeprefix("cohort-"): sorted(files) for name, files in data.items()} == {
-        name: sorted(file.name for file in files) for name, files in secrets.SECRETS.items()
+    assert {name: set(files) for name, files in data.items()} == {
+        name: {file.name for file in files} for name, files in setup.SECRETS.items()
     }
     authority = x509.load_pem_x509_certificate(data["cohort-authority"]["ca.crt"])
     for name, hosts in {
         "superlink": {container.FLEET_HOST, container.CONTROL_HOST, "fleet.example.org"},
-        "database": {secrets.DATABASE_HOST},
+        "database": {setup.DATABASE_HOST},
     }.items():
         certificate = x509.load_pem_x509_certificate(data[f"cohort-{name}"]["server.pem"])
         certificate.verify_directly_issued_by(authority)
