@@ -43,17 +43,20 @@ class UnreadReplies:
             state.hand_out_again(ids)
         if last is not None and (read := last - ids):
             state.delete_messages(set(read))
-        given = _Given(state)
-        response = pull(asked, given, task)
+        handled = _Handled(state)
+        response = pull(asked, handled, task)
+        given = {each.metadata.reply_to_message_id for each in response.messages_list}
+        # The others are not in the answer: the objects of their replies are gone.
+        state.delete_messages(handled.messages - given)
         with self._lock:
-            self._last[run] = frozenset(given.messages)
+            self._last[run] = frozenset(given)
             if len(self._last) > RUNS:
                 self._last.popitem(last=False)
         return response
 
 
-class _Given:
-    """The state, as the handler sees it: it deletes nothing, but notes which messages were answered."""
+class _Handled:
+    """The state, as the handler sees it: it deletes no messages, but notes which ones it was to delete."""
 
     def __init__(self, state: Any) -> None:
         self._state = state

@@ -30,20 +30,33 @@ class State:
         self.handed_out -= ids
 
 
-def server(state, *, broken=lambda: False):
-    """Return a SuperLink's answer to a ServerApp: `pull(ids)`. It does what Flower's handler does."""
+def server(state, *, broken=lambda: False, gone=()):
+    """Return how a SuperLink answers a ServerApp, `pull(ids)`, with Flower's handler in few lines.
+
+    `broken`: whether the handler fails. `gone`: the messages of which the replies have no objects any more.
+    """
 
     def pull_messages(asked, state, task):
         found = state.get_message_res(set(asked.message_ids))
         state.delete_messages(set(found))
         if broken():
             raise OSError("the database is gone")
-        return found
+        replies = [
+            SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=each))
+            for each in found
+            if each not in gone
+        ]
+        return SimpleNamespace(messages_list=replies)
 
     handlers = SimpleNamespace(pull_messages=pull_messages)
     unread_replies.UnreadReplies().keep_for_apps(handlers)
     task = SimpleNamespace(run_id=RUN)
-    return lambda *ids: handlers.pull_messages(SimpleNamespace(message_ids=list(ids)), state, task)
+
+    def pull(*ids):
+        answer = handlers.pull_messages(SimpleNamespace(message_ids=list(ids)), state, task)
+        return [each.metadata.reply_to_message_id for each in answer.messages_list]
+
+    return pull
 
 
 def test_replies_are_given_again_until_the_app_no_longer_asks_for_them():
@@ -69,6 +82,13 @@ def test_a_request_that_fails_loses_no_reply():
     assert pull("a") == ["a"]
 
 
+def test_a_reply_that_cannot_be_given_is_not_kept():
+    state = State("a", "b")
+    pull = server(state, gone=("a",))
+    assert pull("a", "b") == ["b"]
+    assert state.stored == {"b"}  # so the next request is told that "a" is lost
+
+
 def test_another_process_gives_the_replies_again():
     state = State("a")
     assert server(state)("a") == ["a"]
@@ -85,7 +105,7 @@ def test_another_process_gives_the_replies_again():
 def test_few_runs_are_remembered(monkeypatch):
     monkeypatch.setattr(unread_replies, "RUNS", 2)
     unread = unread_replies.UnreadReplies()
-    handlers = SimpleNamespace(pull_messages=lambda asked, state, task: [])
+    handlers = SimpleNamespace(pull_messages=lambda *_: SimpleNamespace(messages_list=[]))
     unread.keep_for_apps(handlers)
     for run in range(5):
         handlers.pull_messages(SimpleNamespace(message_ids=["a"]), State(), SimpleNamespace(run_id=run))
