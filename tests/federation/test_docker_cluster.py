@@ -17,8 +17,7 @@ ROUNDS = 100
 IMAGE = "cohort-test-database-and-balancer"
 DOCKERFILE = """
 FROM python:3.11-slim-bookworm
-RUN cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null | sed 's/bookworm/trixie/g' \
-    > /etc/apt/sources.list.d/trixie.list \
+RUN cd /etc/apt/sources.list.d && for each in *; do sed 's/bookworm/trixie/g' "$each" > "trixie-$each"; done \
  && apt-get update && apt-get install -y --no-install-recommends haproxy postgresql-17 \
  && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 cohort && install -d -m 1777 /var/lib/postgresql/data /var/run/postgresql
