@@ -214,7 +214,7 @@ format: $(VENV)/.dev
 lock: $(VENV)/.dev                ## after a change to the dependencies of the app or the library
 	$(COMPILE) $(LOCKED:%=--extra %) pyproject.toml strategies/pyproject.toml -o $(LOCK)
 	$(HASHED) pyproject.toml -o $(IMAGE_LOCKS)/client.txt
-	printf 'matplotlib\ncvxpy\ntensorboardX\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
+	printf 'matplotlib\ncvxpy\ntensorboardX\npsycopg[binary]\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
 	echo scikit-learn | $(HASHED) --no-deps - -o $(IMAGE_LOCKS)/digits.txt
 	echo torch | $(HASHED) - -o $(IMAGE_LOCKS)/torch.txt
 	sed -i -e '/$(TORCH_CPU)/d' -e '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt

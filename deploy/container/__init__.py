@@ -1,4 +1,4 @@
-"""The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
+"""The roles of the containers, in docker-compose.yml and in Kubernetes: `python -m deploy.container ROLE`.
 
 A client container must take little memory, so the role `client` imports only the standard library and
 cryptography. A role that needs other packages imports them in the module of the role.
@@ -14,7 +14,8 @@ EXECUTOR = VOLUMES / "executor"  # the secret with which the executor (see `serv
 OPERATOR = VOLUMES / "operator"  # the secret that the SuperLink's control API demands
 KEYS = VOLUMES / "keys"  # the clients' private keys, which only `setup` can read
 LEASES = VOLUMES / "leases"  # a file for each client name (see `leases`), and the socket of the key service
-STATE = VOLUMES / "state"  # the SuperLink's database
+STATE = VOLUMES / "state"  # the SuperLink's SQLite database, and the names of the clients that it knows
+DATABASE = VOLUMES / "database"  # the password of the PostgreSQL database that several SuperLinks share
 DEVICES = VOLUMES / "devices"  # the registered and the revoked devices
 PAGE = VOLUMES / "page"  # the secret of the live page's address
 RESULTS = VOLUMES / "results"  # histories, models, figures
@@ -23,6 +24,7 @@ DATA = VOLUMES / "data"  # data sets other than the digits
 AUTHORITY = PUBLIC / "ca.crt"
 EXECUTOR_SECRET = EXECUTOR / "private" / "secret"
 OPERATOR_SECRET = OPERATOR / "private" / "secret"
+DATABASE_PASSWORD = DATABASE / "private" / "password"
 READY = Path("/tmp/ready")  # this file exists while the container is ready
 
 # The SuperLink's host name and port: for the Fleet API in the network `fleet` of docker-compose.yml, and for

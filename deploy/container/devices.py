@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from deploy.container import DEVICES, STATE
-from deploy.container.superlink import CONNECTION
+from deploy.container.superlink import CONNECTION, connect
 from deploy.flower.flwr_cli import flwr
 from deploy.hosting.server import STRANGER, Server, ServerError
 
@@ -58,6 +58,7 @@ def main() -> int:
     """Run the command that the command line names; return the exit code."""
     cluster = Cluster(DEVICES, hosts=())
     cluster.prepare_clients()
+    connect()  # in Kubernetes, no SuperLink has done it here
     try:
         print(_answer(cluster, sys.argv[2:]))
     except (ServerError, ValueError, OSError) as error:

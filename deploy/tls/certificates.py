@@ -91,24 +91,25 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     return files
 
 
-def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
+def renew_certificate(folder: Path, names: Iterable[str] = (), into: Path | None = None) -> None:
     """Replace a SuperLink's key and certificate by a new key and a certificate of the same authority.
 
     Clients accept the new certificate as they accepted the old one. A running SuperLink uses the old
     certificate until it is restarted.
 
     `folder`: a folder that `write_certificates` has written with `renewable` set. `names`: host names and IP
-    addresses under which clients reach the SuperLink, besides `LOOPBACK`.
+    addresses under which clients reach the SuperLink, besides `LOOPBACK`. `into`: the folder that receives
+    the key and the certificate, for another server of the same authority. (default: `folder`)
     """
     authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{folder / AUTHORITY_KEY}: must be a key that write_certificates wrote")
     key, certificate = _sign_server(authority_key, names)
     for name, content in (("server.key", key), ("server.pem", certificate)):
-        new = folder / f"{name}.new"
+        new = (into or folder) / f"{name}.new"
         new.unlink(missing_ok=True)  # left by an interrupted renewal
         write_private(new, content)
-        new.replace(folder / name)
+        new.replace(new.with_suffix(""))
 
 
 def _sign_server(authority_key: ec.EllipticCurvePrivateKey, names: Iterable[str]) -> tuple[bytes, bytes]:

@@ -56,16 +56,18 @@ def docker():
 
 
 class Compose:
-    """A cluster with its own name and settings, independent of the caller's `.env`."""
+    """A cluster with its own name and settings, independent of the caller's `.env`, of one or more files."""
 
-    def __init__(self, **settings):
+    def __init__(self, *files, **settings):
+        self.files = [part for file in files for part in ("--file", file)]
         self.project = f"cohort-test-{uuid.uuid4().hex[:8]}"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("COHORT_")}
         self.environment = {**kept, **settings}
 
     def __call__(self, *arguments, check=True):
         """Run `docker compose` with these arguments."""
-        command = ["docker", "compose", "--env-file", os.devnull, "--project-name", self.project, *arguments]
+        options = [*self.files, "--env-file", os.devnull, "--project-name", self.project]
+        command = ["docker", "compose", *options, *arguments]
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -87,9 +89,7 @@ class Compose:
 
     def history(self):
         """Return what the only training has written so far."""
-        done = self(
-            "exec", "-T", "serverapp", "sh", "-c", "cat /volumes/results/*/*/history.jsonl", check=False
-        )
+        done = self("exec", "-T", "setup", "sh", "-c", "cat /volumes/results/*/*/history.jsonl", check=False)
         lines = done.stdout.splitlines(keepends=True) if done.returncode == 0 else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 

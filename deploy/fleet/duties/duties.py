@@ -5,6 +5,7 @@ from deploy.fleet.duties.deliveries import Unconfirmed
 from deploy.fleet.duties.held_requests import HeldRequests
 from deploy.fleet.duties.presence import Presence
 from deploy.fleet.duties.spread import Spread
+from deploy.fleet.duties.unread_replies import UnreadReplies
 from deploy.fleet.storage.past_rounds import PastRounds
 
 
@@ -16,6 +17,8 @@ class Duties:
     when its node restarts. `presence`: holds heartbeats and notices nodes that leave. The state asks it when
     a node returns. `delivered`: knows which objects each node may fetch. `spread`: knows the other front
     ends, and which nodes are to move to one.
+    a node returns. `delivered`: knows which objects each node may fetch. `unread`: keeps the replies that a
+    ServerApp may not have received.
     """
 
     def __init__(self) -> None:
@@ -25,6 +28,7 @@ class Duties:
         self.presence = Presence(self.held.look_again)
         self.delivered = DeliveredObjects()
         self.spread = Spread()
+        self.unread = UnreadReplies()
 
     def moved_away(self, node: int) -> None:
         """Forget what was sent to a node that has connected to another front end since."""

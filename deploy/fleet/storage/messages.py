@@ -37,7 +37,7 @@ from deploy.fleet.storage.statements import AMONG, UNLOCKED, executor, listed, s
 from deploy.fleet.storage.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from flwr.app import Message
     from flwr.superlink.federation import FederationManager
@@ -97,6 +97,9 @@ _ONLINE_UNTIL = f"SELECT node_id, online_until FROM node WHERE node_id {AMONG} A
 _CLAIM_REPLIES = (
     f"UPDATE message_res SET delivered_at = ? WHERE reply_to_message_id {AMONG} AND delivered_at = '' "
     f"RETURNING {COLUMNS}"
+)
+_HAND_OUT_AGAIN = (
+    f"UPDATE message_res SET delivered_at = '' WHERE reply_to_message_id {AMONG} AND delivered_at != ''"
 )
 _IS_REPLY = "SELECT 1 FROM message_res WHERE message_id = ?"
 _NODE_OF_KEY = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
@@ -303,6 +306,11 @@ class FewStatements(Transactions, SqlLinkState):
                 else:
                     replies.append(_message(reply))
         return [message_from_proto(each) for each in replies]
+
+    def hand_out_again(self, message_ids: Collection[str]) -> None:
+        """Let `get_message_res` return the replies to these messages once more, as far as they are stored."""
+        if message_ids:
+            self.rows(_HAND_OUT_AGAIN, (listed(message_ids),))
 
     def _error(self, code: int, reason: str, run_id: int, asked: dict[str, Any], current: float) -> Any:
         """Return an error in place of the reply to a message, and store its content for the ServerApp."""

@@ -40,6 +40,7 @@ def patch() -> None:
     end_if_corrupt()
     handlers = importlib.import_module(_SUPERLINK_API)
     state = factories.hand_over(duties)
+    duties.unread.keep_for_apps(handlers)
     duties.held.hold_for_apps(handlers)
     joined_objects.answer_apps(handlers)
     upload_progress.answer_apps(handlers)

@@ -24,6 +24,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(tmp_path, m
     monkeypatch.setattr(devices, "STATE", tmp_path)
     monkeypatch.setattr(devices, "DEVICES", tmp_path / "devices")
     monkeypatch.setattr(devices, "flwr", flwr)
+    monkeypatch.setattr(devices, "connect", lambda: None)
     (tmp_path / "registered").mkdir()
     (tmp_path / "registered" / "client-00").touch()
     certificates.write_client_key(tmp_path, "key")

@@ -226,6 +226,21 @@ def test_replies_to_messages_of_another_run_are_not_given(states):
             state.get_message_res({sent.metadata.message_id}, ENDED)
 
 
+def test_a_reply_is_given_once_more_if_its_answer_was_lost(states):
+    state = states[1]
+    asked = message(1, NODES[0], age=1.8e9 - time.time())
+    assert state.store_message(asked)
+    to = {asked.metadata.message_id}
+    assert state.store_reply(
+        message(2, NODES[0], to=asked.metadata.message_id, ttl=100.0, age=1.8e9 - time.time())
+    )
+    (found,) = state.get_message_res(to, RUN)
+    assert state.get_message_res(to, RUN) == []
+    state.hand_out_again(to | {"f" * 64})
+    (again,) = state.get_message_res(to, RUN)
+    assert again.metadata.message_id == found.metadata.message_id
+
+
 def test_an_app_gets_its_messages_too(states):
     for state in states:
         assert state.get_message_ins(SUPERLINK_NODE_ID, None, run_id=RUN) == []
