@@ -24,7 +24,7 @@ from ..support.proxy import Proxy
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
 
-CLIENTS, ROUNDS = 3, 12
+CLIENTS, ROUNDS = 3, 15
 SOON, LATE = 60.0, 120.0  # s that a busy machine may take
 
 
@@ -71,6 +71,11 @@ class Run:
     def reached(self):
         """The last round that has ended."""
         return max((line["round"] for line in self.lines()), default=0)
+
+    @property
+    def serverapp(self):
+        """The process id of its ServerApp."""
+        return int((self.folder / "checkpoints" / "lock").read_text())
 
     def trained(self):
         """Return the trainings that have begun and those that have ended, as (client, round)."""
@@ -193,20 +198,21 @@ def test_a_run_goes_on_when_its_superlink_its_serverapp_and_its_machine_are_kill
     assert len(begun) == len(set(begun)), "a client was asked twice"
     assert set(ended) >= {(client, number) for client in range(CLIENTS) for number in range(1, before + 3)}
 
-    # Its ServerApp: the run's follower resumes it.
+    # Its ServerApp: the run's follower resumes it. On a slow machine, that is one of the other front end now.
     before = run.wait_for_training(before + 3)
-    os.kill(int((run.folder / "checkpoints" / "lock").read_text()), signal.SIGKILL)
+    os.kill(run.serverapp, signal.SIGKILL)
     run.wait_for_round(before + 2)
     assert len(run.lines("resume")) == 1
 
-    # The machine with the follower: the other front end carries it on.
+    # Its machine, with its follower: the other front end carries it on.
     before = run.wait_for_training(before + 2)
+    here, there = (one, two) if run.serverapp in one.pids else (two, one)
     federation.follower.process.kill()
-    one.kill()
+    here.kill()
     for proxy in federation.proxies:
-        proxy.target = two.port
+        proxy.target = there.port
     run.wait_for_round(before + 2)
-    assert two.said.count("it is carried on here") == 1
+    assert "it is carried on here" in there.said
     assert len(run.lines("resume")) == 2
 
     wait_for(lambda: run.lines("end"), LATE, lambda: run.reached)

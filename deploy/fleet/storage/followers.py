@@ -13,7 +13,7 @@ from deploy.fleet.storage import postgres
 from deploy.fleet.storage.postgres import NOW
 
 BEAT = 3.0  # s between two signs of life
-LEASE = 12.0  # s; a SuperLink that is started again takes less
+LEASE = 15.0  # s; a SuperLink that is started again takes less
 TABLE = (
     "CREATE TABLE IF NOT EXISTS cohort_follower "
     "(place TEXT, run TEXT, name TEXT, home TEXT, seen DOUBLE PRECISION, PRIMARY KEY (place, run))"
