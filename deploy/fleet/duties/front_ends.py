@@ -77,6 +77,7 @@ class FrontEnd:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._beaten = 0.0  # the last sign of life (time.monotonic(), s)
+        self._invited = False  # whether invitations were made or withdrawn elsewhere
         self._counted = 0.0  # the last look who has how many devices (time.monotonic(), s)
 
     def tell(self, kind: str, what: object) -> None:
@@ -129,6 +130,9 @@ class FrontEnd:
             if time.monotonic() - self._counted >= spread.LOOK:
                 self._counted = time.monotonic()
                 self._spread(connection)
+            if self._invited and self.registry is not None:
+                self._invited = False
+                self.registry.refresh()
             self._send(connection)
             if self._over.is_set():
                 connection.execute(_END, (self.name,))
@@ -176,8 +180,9 @@ class FrontEnd:
         if kind == "came":
             self._counted = min(self._counted, time.monotonic() - spread.LOOK + spread.COMES)
             return
-        if kind == shared_registry.INVITED and self.registry is not None:
-            self.registry.refresh()
+        if kind == shared_registry.INVITED:
+            self._invited = True
+            return
         for word in words:
             if kind == "round":
                 run, _, number = word.partition(":")

@@ -44,7 +44,10 @@ _UNUSED = "SELECT name, expires FROM cohort_invitation WHERE key IS NULL"
 _WITHDRAWN = "DELETE FROM cohort_invitation WHERE name = ? RETURNING 1"
 _ONE = "SELECT name, expires, key FROM cohort_invitation WHERE token = ?"
 _USED = "UPDATE cohort_invitation SET key = ?, used = ? WHERE token = ?"
-_SHOWN = "SELECT token, expires, used FROM cohort_invitation"
+_SHOWN = (
+    f"SELECT token, coalesce(used + {DAY}, expires) FROM cohort_invitation "
+    f"WHERE coalesce(used + {DAY}, expires) > {NOW}"
+)
 _REGISTERED = "SELECT 1 FROM node WHERE name = ? AND status != 'unregistered' LIMIT 1"
 _NAMES = "SELECT node_id, name FROM node WHERE status != 'unregistered'"
 
@@ -74,9 +77,7 @@ class SharedRegistry(Registry):
     def refresh(self) -> None:
         """Learn which invitations there are."""
         with self._changed:
-            self._shown = {
-                token: expires if used is None else used + DAY for token, expires, used in self._rows(_SHOWN)
-            }
+            self._shown = dict(self._rows(_SHOWN))
 
     def knows(self, token: str) -> bool:
         """Tell whether this is the token of an invitation that a device may show now, as of `refresh`."""
@@ -115,7 +116,6 @@ class SharedRegistry(Registry):
             if used_by is None:
                 self._rows(_USED, (key, time.time(), _hash(token)))
             node = register(name, key)
-            self._rows(_TELL)  # at the transaction's end
         with self._changed:
             self._shown[_hash(token)] = time.time() + DAY
         self.record(name, node, key)

@@ -374,7 +374,7 @@ class Heartbeats:
         its own name, and that knows this SuperNode.
         """
         server = self._requests.server
-        if not server.idle.wait(MOVING):
+        if not server.idle.wait(MOVING) or self._over.is_set():
             return
         line = server.open(address)
         try:
