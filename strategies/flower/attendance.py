@@ -15,7 +15,7 @@ from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
-from ..clients.roster import Roster
+from ..clients.saved_roster import SavedRoster, SavedSet
 from ..options import Deadlines, Polling
 from .exchanges import clock_of
 from .status_questions import StatusQuestions
@@ -52,7 +52,7 @@ class Attendance:
     deadlines: Deadlines
     polling: Polling
     removals: Removals = field(default_factory=Removals)
-    roster: Roster = field(default_factory=Roster)
+    roster: SavedRoster = field(default_factory=SavedRoster)
     groups: Groups = field(default_factory=Groups)
     # whether the run needs what only a status report says, see `StatusQuestions`
     needs_status: InitVar[bool] = False
@@ -60,13 +60,14 @@ class Attendance:
     # who may be selected; others: unavailable
     eligible: EligibleClients = field(default_factory=lambda: EligibleClients(None))
     num_ineligible: int = 0  # at the last look: online and willing to train, but not eligible
-    _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
+    _registered_names: SavedSet[str] = field(default_factory=SavedSet)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     # node that claims the identity of an online client, and is not registered yet -> (its report, the time of
     # its first claim in s)
     _claimants: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
-    _unasked: set[int] = field(default_factory=set)  # nodes whose clients were registered without a question
+    # nodes whose clients were registered without a question
+    _unasked: SavedSet[int] = field(default_factory=SavedSet)
     _questions: StatusQuestions = field(init=False)
 
     def __post_init__(self, needs_status: bool) -> None:
@@ -189,7 +190,7 @@ class Attendance:
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)
         self._register(reports, online, clock_of(grid).monotonic())
-        self._unasked -= unasked & reports.keys()  # one question is enough
+        self._unasked.discard(unasked & reports.keys())  # one question is enough
         return self.eligible_among(self.roster.available(online))
 
     def eligible_among(self, available: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -232,7 +233,7 @@ class Attendance:
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
             return ""
-        self._unasked.discard(node)
+        self._unasked.discard([node])
         if self.roster.id_of(client) != f"node-{node}":  # a registered name takes precedence
             return ""
         free = self.roster.node_of_id(claim) is None and claim not in self._registered_names
@@ -254,11 +255,35 @@ class Attendance:
             **self._questions.state(),
         }
 
+    def changes(self) -> dict[str, Any]:
+        """Return what has changed in `state` since `settle`, for `merged`; its size is that of the changes."""
+        return {
+            "roster": self.roster.changed_state(),
+            "registered": self._registered_names.changes(),
+            "unasked": self._unasked.changes(),
+            **self._questions.state(),
+        }
+
+    def settle(self) -> None:
+        """Count changes from now on, since all of `state` is on disk."""
+        for part in (self.roster, self._registered_names, self._unasked):
+            part.settle()
+
+    @staticmethod
+    def merged(state: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state after the ``changes`` that `changes` returned; ``state`` is that of `settle`."""
+        return {
+            **changes,
+            "roster": SavedRoster.merged(state["roster"], changes["roster"]),
+            "registered": SavedSet.merged(state["registered"], changes["registered"]),
+            "unasked": SavedSet.merged(state["unasked"], changes["unasked"]),
+        }
+
     def load(self, state: Mapping[str, Any]) -> None:
         self.roster.load(state["roster"])
-        self._registered_names = set(state["registered"])
+        self._registered_names = SavedSet(state["registered"])
         # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.
-        self._unasked = set(state.get("unasked", ()))
+        self._unasked = SavedSet(state.get("unasked", ()))
         self._questions.load(state)
 
     def _online(self, grid: Grid) -> dict[int, str]:
@@ -303,9 +328,9 @@ class Attendance:
         """Ask as `StatusQuestions.ask` does, without names that are not eligible; note who is not asked."""
         new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
-            self._unasked.update(new)
+            self._unasked.add(new)
         left_out = {node for node in nodes if self._is_left_out(online[node])}
-        self._unasked.update(left_out.intersection(new))
+        self._unasked.add(left_out.intersection(new))
         reports = self._questions.ask(grid, [node for node in nodes if node not in left_out], online)
         return reports | {node: Report() for node in new if node in left_out}
 
@@ -372,7 +397,7 @@ class Attendance:
             taken = found.get(identity, self.roster.node_of_id(identity)) in connected
             if name:
                 free = not (taken and name in self._registered_names)
-                self._registered_names.add(name)
+                self._registered_names.add([name])
             else:
                 reserved = claim in self._registered_names or identity.startswith("node-")
                 free = not claim or not (taken or reserved)
