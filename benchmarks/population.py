@@ -169,7 +169,7 @@ def _simulator(
     )
     recording = _recording(selector, rounds, folder)
     checkpoints = CheckpointFolder(folder / "state")
-    clients = KnownClients([f"client-{i}" for i in range(m)], simulator.data_sizes, [None] * m)
+    clients = KnownClients.of([f"client-{i}" for i in range(m)], simulator.data_sizes, [None] * m)
 
     def play(after_round: Callable[[], None]) -> None:
         with recording:
@@ -191,7 +191,7 @@ def _grid(
     parts.measure("roster to selector", SelectorClients, "create", "update")
     parts.measure("messages and training", ClientTraining, "messages", "replies")
     parts.measure("evaluation messages", SelectionStrategy, "configure_evaluate")
-    parts.measure("checkpoint: roster", Attendance, "state")
+    parts.measure("checkpoint: roster", Attendance, "state", "changes")
     grid = InProcessGrid(availability=_Changing(m))
     for _ in range(m):
         grid.add_node(handler=_trained)
@@ -212,7 +212,8 @@ def _grid(
 
         def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
             if records:
-                clients = KnownClients(strategy.roster.ids(), strategy.data_sizes, strategy.groups())
+                roster, sizes = strategy.roster, strategy.data_sizes
+                clients = KnownClients(roster.id_of, sizes, lambda: (roster.ids(), strategy.groups()))
                 recording.round(round, {}, Metrics(0.0, 0.0), records.pop(), clients)
             return MetricRecord({"accuracy": 0.0})
 

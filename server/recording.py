@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -37,9 +37,14 @@ class UnchangedModelError(RuntimeError):
 class KnownClients(NamedTuple):
     """All known clients, removed ones too, in the order of their indexes."""
 
-    ids: Sequence[str]  # (M,) durable identities
+    id_of: Callable[[int], str]  # the durable identity of a client
     sizes: ClientSizes  # in samples, as claimed and as used
-    groups: Sequence[str | None]  # (M,) names; None for a client without a group
+    # (M,) identities and groups, None for a client without a group. Called only if the history lists all.
+    listed: Callable[[], tuple[Sequence[str], Sequence[str | None]]]
+
+    @classmethod
+    def of(cls, ids: Sequence[str], sizes: ClientSizes, groups: Sequence[str | None]) -> "KnownClients":
+        return cls(ids.__getitem__, sizes, lambda: (ids, groups))
 
 
 class Recording:
@@ -133,11 +138,11 @@ class Recording:
             self._history.write("round", round=number, **test)
         else:
             self._write_roster(clients)
-            for line in self._claim_log.of_sizes(clients.sizes, clients.ids.__getitem__):
+            for line in self._claim_log.of_sizes(clients.sizes, clients.id_of):
                 self._history.write("warning", round=number, reason=line)
             exchanged = asdict(traffic) if traffic else {}
             measured = {"group_metrics": _of_groups(group_metrics or {})}
-            self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
+            self._history.write_round(record, clients.id_of, **test, **measured, **exchanged)
             if not self._told_of_report and record.lacks(self._kind.report_used):
                 self._told_of_report = True
                 self._history.write("warning", round=number, reason=no_report(self._kind))
@@ -160,7 +165,8 @@ class Recording:
         if len(own) != len(self._sizes) or self._history.lost != self._lost:
             self._lost = self._history.lost
             values = {"client_sizes": own[:, 0], "used_sizes": own[:, 1], **mean}
-            self._history.write("roster", client_ids=clients.ids, **values, client_groups=clients.groups)
+            ids, groups = clients.listed()
+            self._history.write("roster", client_ids=ids, **values, client_groups=groups)
         else:
             same = own.view(np.int64) == self._sizes.view(np.int64)  # NaN equals NaN
             changed = np.flatnonzero(~same.all(axis=1))

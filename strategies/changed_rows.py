@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 MANY_ROWS = 10_000
 """Arrays with fewer rows are written whole: a run of fewer clients has full checkpoints only."""
-_WIDEST_ROW = 64  # bytes; the copies of wider rows, such as each client's control variate, could fill the memory
+_WIDEST_ROW = (
+    64  # bytes; the copies of wider rows, such as each client's control variate, could fill the memory
+)
 _KINDS = "biufcmM"  # of the types whose values are plain bytes: numbers and times
 
 
@@ -49,7 +51,7 @@ class CopiedRows:
 def with_changes(
     base: NDArray[Any], length: int, rows: NDArray[np.int64], values: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return an array of ``length`` rows: those of ``base``, with ``values`` (n, ...) at the ``rows`` (n,)."""
+    """Return an array of ``length`` rows: ``base``, with the ``values`` (n, ...) at the ``rows`` (n,)."""
     array = np.empty((length, *base.shape[1:]), base.dtype)
     array[: len(base)] = base
     array[rows] = values

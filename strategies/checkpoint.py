@@ -5,11 +5,11 @@ Each round has a file of its own, so a crash never loses more than one round. A 
 file is first written under another name, then fsynced, and then renamed. The checksums of the zip format
 detect later damage. ``results.jsonl`` in the same folder holds the results of all rounds, see `results_file`.
 
-If a run has `changed_rows.MANY_ROWS` clients or more, most files hold only what has changed since an earlier full file,
-their base: for some arrays ``rows/`` and ``values/`` instead of ``arrays/``. ``round-00000012-00000007.npz``
-is the file of round 12, and its base is that of round 7. All changes since the base are in one file, so two
-files are enough for a resume. A full file is written again when the changes written since the last one would
-fill it, and after `_MOST_CHANGES` rounds at the latest. The newest file with another base is kept, too.
+If a run has `changed_rows.MANY_ROWS` clients or more, most files hold only what has changed since an earlier
+full file, their base: for some arrays ``rows/`` and ``values/`` instead of ``arrays/``. The file
+``round-00000012-00000007.npz`` is that of round 12, and its base is the full file of round 7. It holds all
+changes since the base, so these two files are enough for a resume. A full file is written again when the
+changes written since the last one would fill it, and after `_MOST_CHANGES` files at the latest.
 """
 
 import json
@@ -87,8 +87,8 @@ class Checkpoint:
     changing: Mapping[str, ChangingState] = field(default_factory=dict)
     """For `CheckpointFolder.save`: further entries of ``meta``, of which a file may hold the changes only."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """From `CheckpointFolder.newest`: what has changed in entries of ``meta``, by the name of the entry, which
-    is then the state before these changes."""
+    """From `CheckpointFolder.newest`: what has changed in entries of ``meta``, by the name of the entry. The
+    entry is then the state before these changes."""
 
 
 class _FileName(NamedTuple):
@@ -322,8 +322,8 @@ class CheckpointFolder:
     def _tidy(self, last: _FileName) -> None:
         """Remove all files up to ``last`` but the last ``keep`` and what these need; rename later files.
 
-        Otherwise `newest` would take a file of a later round for the newest checkpoint of this run. The newest
-        file with another base than the last one stays: should this base be damaged, a checkpoint is left.
+        Otherwise `newest` would take a file of a later round for the newest checkpoint of this run. The
+        newest file with another base than ``last`` stays: should this base be damaged, a checkpoint is left.
         """
         names = self._names()
         before = [name for name in names if name.round < last.round]

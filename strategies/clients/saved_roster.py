@@ -1,7 +1,11 @@
 """A roster and a set that know what has changed in them, so that a checkpoint need not hold all clients."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .reports import Report
 from .roster import Roster
@@ -44,6 +48,14 @@ class SavedRoster(Roster):
         """Return what `note` can change. Group, cost and energy are noted together, and only once."""
         values = self._size.get(index), self._properties.get(index)
         return (*values, index in self._group, index in self._unavailable)
+
+    def clients_at(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Return (n,) the index of the client at each node; -1 where no registered client is known."""
+        return np.fromiter(map(self._client.get, nodes, repeat(-1)), np.int64, len(nodes))
+
+    def unavailable(self) -> NDArray[np.int64]:
+        """Return the indexes of the clients whose last report says that they cannot train, in any order."""
+        return np.fromiter(self._unavailable, np.int64, len(self._unavailable))
 
     def settle(self) -> None:
         """Count changes from now on."""
