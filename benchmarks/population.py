@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.runtime_pb2 import GetNodesResponse
 
 from benchmarks import fresh
 from deploy.flower.app_folder import app_folder
@@ -147,6 +148,12 @@ class _Changing(Markov):
         return np.arange(self.num_clients) if round == 1 else super()._available(round)
 
 
+class _Listed(InProcessGrid):
+    def get_nodes(self) -> Any:
+        """List the nodes as Flower's grid over HTTP does: in a message, which makes each object when read."""
+        return GetNodesResponse(nodes=super().get_nodes()).nodes
+
+
 def _simulator(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
@@ -186,13 +193,13 @@ def _grid(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
     """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
-    parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
+    parts.measure("nodes (Flower's part)", _Listed, "get_nodes", "get_node_ids")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")
     parts.measure("messages and training", ClientTraining, "messages", "replies")
     parts.measure("evaluation messages", SelectionStrategy, "configure_evaluate")
     parts.measure("checkpoint: roster", Attendance, "state", "changes")
-    grid = InProcessGrid(availability=_Changing(m))
+    grid = _Listed(availability=_Changing(m))
     for _ in range(m):
         grid.add_node(handler=_trained)
     recording = _recording(selector, rounds, folder)
