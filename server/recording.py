@@ -193,7 +193,7 @@ def _values(sizes: ClientSizes, clients: slice | NDArray[np.int64]) -> dict[str,
 
 
 def _differ(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return one.view(np.int64) != other.view(np.int64)  # NaN equals NaN
+    return np.not_equal(one.view(np.int64), other.view(np.int64))  # NaN equals NaN
 
 
 def _of_groups(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
