@@ -169,7 +169,8 @@ class _History:
             unfinished = self.folder / f"round-{kill.round:08d}.npz.unfinished"
             unfinished.write_bytes(b"PK" * int(100 * kill.share))
         if kill.moment == "torn" and self._saved > 1:
-            _damage(self.folder / f"round-{self._saved:08d}.npz", kill.share)
+            (file,) = self.folder.glob(f"round-{self._saved:08d}*.npz")
+            _damage(file, kill.share)
             self._saved -= 1
         self.watch.resumed(self._saved)
         self.world.resume(self._saved + 1)
