@@ -12,6 +12,7 @@ in a process of its own, as medians of the CPU times of all rounds but round 1, 
 part calls.
 """
 
+import gc
 import logging
 import resource
 import statistics
@@ -38,6 +39,7 @@ from simulation.kernels import Softmax
 from simulation.simulator import Simulator
 from strategies import Checkpoints, Polling, RoundRecord, SelectionStrategy
 from strategies.checkpoint import Checkpoint, CheckpointFolder
+from strategies.flower import online_nodes
 from strategies.flower.attendance import Attendance
 from strategies.numerics.arrays import Ints
 from strategies.options import Faults
@@ -194,6 +196,7 @@ def _grid(
 ) -> Callable[[Callable[[], None]], None]:
     """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
     parts.measure("nodes (Flower's part)", _Listed, "get_nodes", "get_node_ids")
+    parts.measure("attendance: ids of nodes", online_nodes, "ids_of")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")
     parts.measure("messages and training", ClientTraining, "messages", "replies")
@@ -202,6 +205,7 @@ def _grid(
     grid = _Listed(availability=_Changing(m))
     for _ in range(m):
         grid.add_node(handler=_trained)
+    gc.freeze()  # a server has no object for each node, so no collection of garbage looks at a million of them
     recording = _recording(selector, rounds, folder)
     assert recording.checkpoints is not None
     records: list[RoundRecord] = []

@@ -1,12 +1,12 @@
 """A roster and a set that know what has changed in them, so that a checkpoint need not hold all clients."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .node_index import NodeIndex
 from .reports import Report
 from .roster import Roster
 
@@ -22,15 +22,20 @@ class SavedRoster(Roster):
     def __init__(self) -> None:
         super().__init__()
         self._changed: set[int] = set()
+        self._node_index = NodeIndex()
 
     def register(self, nodes: Mapping[str, int]) -> list[int]:
+        before = [self.node_of_id(client_id) for client_id in nodes]
         new = super().register(nodes)
+        self._node_index.change([*nodes.values(), *(node for node in before if node is not None)])
         self._changed.update(self._index[client_id] for client_id in nodes)
         return new
 
     def remove(self, client_ids: Collection[str]) -> list[str]:
         known = len(self._removed)
+        before = [self.node_of_id(client_id) for client_id in client_ids]
         leaving = super().remove(client_ids)
+        self._node_index.change(node for node in before if node is not None)
         self._changed.update(self._removed[known:])
         return leaving
 
@@ -49,9 +54,13 @@ class SavedRoster(Roster):
         values = self._size.get(index), self._properties.get(index)
         return (*values, index in self._group, index in self._unavailable)
 
-    def clients_at(self, nodes: Sequence[int]) -> NDArray[np.int64]:
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._node_index = NodeIndex()
+
+    def clients_at(self, nodes: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return (n,) the index of the client at each node; -1 where no registered client is known."""
-        return np.fromiter(map(self._client.get, nodes, repeat(-1)), np.int64, len(nodes))
+        return self._node_index.find(self._client, nodes)
 
     def unavailable(self) -> NDArray[np.int64]:
         """Return the indexes of the clients whose last report says that they cannot train, in any order."""

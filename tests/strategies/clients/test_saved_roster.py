@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,26 @@ def test_the_changes_of_a_roster_lead_to_its_state(before, after):
     again = SavedRoster()
     again.load(merged)
     assert written(again.state()) == written(roster.state())
+
+
+@given(STEPS, STEPS, st.lists(st.integers(1, 99)), st.integers(0, 1))
+def test_the_clients_at_nodes_are_those_of_the_roster(before, after, nodes, copied):
+    """At the first look, the index copies the nodes only if there are more than a thousand new ones."""
+    roster, ids = SavedRoster(), np.array(nodes, np.uint64)
+    if copied:
+        roster.register({f"other-{node}": node for node in range(100, 1101)})
+    for steps in (before, after, ()):
+        for step in steps:
+            take(roster, step)
+        expected = [-1 if roster.client_at(node) is None else roster.client_at(node) for node in nodes]
+        for order in (np.arange(ids.size), np.argsort(ids)):
+            assert roster.clients_at(ids[order]).tolist() == [expected[at] for at in order]
+    assert bool(copied) == bool(roster._node_index._nodes.size)
+    again = SavedRoster()
+    again.load(written(roster.state()))
+    assert again.clients_at(ids).tolist() == [
+        -1 if again.client_at(node) is None else again.client_at(node) for node in nodes
+    ]
 
 
 def test_only_changed_clients_are_saved_again():
