@@ -205,7 +205,7 @@ def _grid(
     grid = _Listed(availability=_Changing(m))
     for _ in range(m):
         grid.add_node(handler=_trained)
-    gc.freeze()  # a server has no object for each node, so no collection of garbage looks at a million of them
+    gc.freeze()  # a server has no object for each node, so its garbage collections need not look at them
     recording = _recording(selector, rounds, folder)
     assert recording.checkpoints is not None
     records: list[RoundRecord] = []
