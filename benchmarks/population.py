@@ -5,11 +5,12 @@ tenth of all clients come or go in each round (a Markov chain). The training is 
 shows the cost of everything else: in the simulator (``simulator``), a client takes one or two steps on its
 only sample of eight features; on the in-process Grid (``grid``), it returns the model with one number
 changed. There the row "nodes (Flower's part)" is the time in which the Grid lists the nodes, as Flower's
-SuperLink does; a strategy has no other way to learn which nodes are online.
+SuperLink does; a strategy has no other way to learn which nodes are online. "attendance: ids of nodes" is
+the time to read the ids from the objects of this list.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
 in a process of its own, as medians of the CPU times of all rounds but round 1, without the other parts that a
-part calls.
+part calls. A full checkpoint, which few rounds write, is not in these medians.
 """
 
 import gc
