@@ -5,13 +5,15 @@ tenth of all clients come or go in each round (a Markov chain). The training is 
 shows the cost of everything else: in the simulator (``simulator``), a client takes one or two steps on its
 only sample of eight features; on the in-process Grid (``grid``), it returns the model with one number
 changed. There the row "nodes (Flower's part)" is the time in which the Grid lists the nodes, as Flower's
-SuperLink does; a strategy has no other way to learn which nodes are online.
+SuperLink does; a strategy has no other way to learn which nodes are online. "attendance: ids of nodes" is
+the time to read the ids from the objects of this list.
 
 Both paths have the guard, write the history, and save a checkpoint after each round. Each column is measured
 in a process of its own, as medians of the CPU times of all rounds but round 1, without the other parts that a
-part calls.
+part calls. A full checkpoint, which few rounds write, is not in these medians.
 """
 
+import gc
 import logging
 import resource
 import statistics
@@ -24,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.runtime_pb2 import GetNodesResponse
 
 from benchmarks import fresh
 from deploy.flower.app_folder import app_folder
@@ -37,6 +40,7 @@ from simulation.kernels import Softmax
 from simulation.simulator import Simulator
 from strategies import Checkpoints, Polling, RoundRecord, SelectionStrategy
 from strategies.checkpoint import Checkpoint, CheckpointFolder
+from strategies.flower import online_nodes
 from strategies.flower.attendance import Attendance
 from strategies.numerics.arrays import Ints
 from strategies.options import Faults
@@ -147,6 +151,12 @@ class _Changing(Markov):
         return np.arange(self.num_clients) if round == 1 else super()._available(round)
 
 
+class _Listed(InProcessGrid):
+    def get_nodes(self) -> Any:
+        """List the nodes as Flower's grid over HTTP does: in a message, which makes each object when read."""
+        return GetNodesResponse(nodes=super().get_nodes()).nodes
+
+
 def _simulator(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
@@ -169,7 +179,7 @@ def _simulator(
     )
     recording = _recording(selector, rounds, folder)
     checkpoints = CheckpointFolder(folder / "state")
-    clients = KnownClients([f"client-{i}" for i in range(m)], simulator.data_sizes, [None] * m)
+    clients = KnownClients.of([f"client-{i}" for i in range(m)], simulator.data_sizes, [None] * m)
 
     def play(after_round: Callable[[], None]) -> None:
         with recording:
@@ -186,15 +196,17 @@ def _grid(
     parts: Parts, selector: str, m: int, rounds: int, folder: Path
 ) -> Callable[[Callable[[], None]], None]:
     """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
-    parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
+    parts.measure("nodes (Flower's part)", _Listed, "get_nodes", "get_node_ids")
+    parts.measure("attendance: ids of nodes", online_nodes, "ids_of")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
     parts.measure("roster to selector", SelectorClients, "create", "update")
     parts.measure("messages and training", ClientTraining, "messages", "replies")
     parts.measure("evaluation messages", SelectionStrategy, "configure_evaluate")
-    parts.measure("checkpoint: roster", Attendance, "state")
-    grid = InProcessGrid(availability=_Changing(m))
+    parts.measure("checkpoint: roster", Attendance, "state", "changes")
+    grid = _Listed(availability=_Changing(m))
     for _ in range(m):
         grid.add_node(handler=_trained)
+    gc.freeze()  # a server has no object for each node, so its garbage collections need not look at them
     recording = _recording(selector, rounds, folder)
     assert recording.checkpoints is not None
     records: list[RoundRecord] = []
@@ -212,7 +224,8 @@ def _grid(
 
         def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
             if records:
-                clients = KnownClients(strategy.roster.ids(), strategy.data_sizes, strategy.groups())
+                roster, sizes = strategy.roster, strategy.data_sizes
+                clients = KnownClients(roster.id_of, sizes, lambda: (roster.ids(), strategy.groups()))
                 recording.round(round, {}, Metrics(0.0, 0.0), records.pop(), clients)
             return MetricRecord({"accuracy": 0.0})
 

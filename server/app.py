@@ -42,7 +42,8 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         model = {name: array.numpy() for name, array in arrays.items()}
         metrics = task.evaluate(model, test_data) if settings.evaluates(round) else None
         if rounds:
-            clients = KnownClients(strategy.roster.ids(), strategy.data_sizes, strategy.groups())
+            roster, sizes = strategy.roster, strategy.data_sizes
+            clients = KnownClients(roster.id_of, sizes, lambda: (roster.ids(), strategy.groups()))
             measured = {name: dict(record) for name, record in strategy.group_metrics.items()}
             traffic = strategy.traffic.take()
             recording.round(round, model, metrics, rounds.pop(), clients, measured, traffic)

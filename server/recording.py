@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -37,9 +37,14 @@ class UnchangedModelError(RuntimeError):
 class KnownClients(NamedTuple):
     """All known clients, removed ones too, in the order of their indexes."""
 
-    ids: Sequence[str]  # (M,) durable identities
+    id_of: Callable[[int], str]  # the durable identity of a client
     sizes: ClientSizes  # in samples, as claimed and as used
-    groups: Sequence[str | None]  # (M,) names; None for a client without a group
+    # (M,) identities and groups, None for a client without a group. Called only if the history lists all.
+    listed: Callable[[], tuple[Sequence[str], Sequence[str | None]]]
+
+    @classmethod
+    def of(cls, ids: Sequence[str], sizes: ClientSizes, groups: Sequence[str | None]) -> "KnownClients":
+        return cls(ids.__getitem__, sizes, lambda: (ids, groups))
 
 
 class Recording:
@@ -60,9 +65,7 @@ class Recording:
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None  # of the run
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None  # the folder of the checkpoints
         self._resources = ExitStack()  # closes the history and releases the folder
-        self._sizes = np.empty((0, 2))  # the entries of `_entries` as the history has them so far
-        self._written: ClientSizes | None = None
-        self._mean = math.nan  # the history's last ``mean_size``
+        self._written: ClientSizes | None = None  # the sizes as the history has them so far
         self._claim_log = ClaimLog()
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
@@ -133,11 +136,11 @@ class Recording:
             self._history.write("round", round=number, **test)
         else:
             self._write_roster(clients)
-            for line in self._claim_log.of_sizes(clients.sizes, clients.ids.__getitem__):
+            for line in self._claim_log.of_sizes(clients.sizes, clients.id_of):
                 self._history.write("warning", round=number, reason=line)
             exchanged = asdict(traffic) if traffic else {}
             measured = {"group_metrics": _of_groups(group_metrics or {})}
-            self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
+            self._history.write_round(record, clients.id_of, **test, **measured, **exchanged)
             if not self._told_of_report and record.lacks(self._kind.report_used):
                 self._told_of_report = True
                 self._history.write("warning", round=number, reason=no_report(self._kind))
@@ -150,24 +153,21 @@ class Recording:
 
     def _write_roster(self, clients: KnownClients) -> None:
         """Write the roster if clients were added or lines were lost; otherwise only the changed sizes."""
-        sizes = clients.sizes
-        if sizes is self._written and self._history.lost == self._lost:
+        sizes, before = clients.sizes, self._written
+        if sizes is before and self._history.lost == self._lost:
             return  # nothing has changed: this saves passes over all clients
         self._written = sizes
-        # The used sizes of all clients without a size of their own are one number: ``mean_size``.
-        own = np.stack([sizes.claimed, np.where(sizes.is_own, sizes.used, math.nan)], axis=1)
-        mean = {"mean_size": sizes.mean}
-        if len(own) != len(self._sizes) or self._history.lost != self._lost:
+        if before is None or len(before.used) != len(sizes.used) or self._history.lost != self._lost:
             self._lost = self._history.lost
-            values = {"client_sizes": own[:, 0], "used_sizes": own[:, 1], **mean}
-            self._history.write("roster", client_ids=clients.ids, **values, client_groups=clients.groups)
-        else:
-            same = own.view(np.int64) == self._sizes.view(np.int64)  # NaN equals NaN
-            changed = np.flatnonzero(~same.all(axis=1))
-            if changed.size or sizes.mean != self._mean:
-                values = {"client_sizes": own[changed, 0], "used_sizes": own[changed, 1], **mean}
-                self._history.write("sizes", clients=changed, **values)
-        self._sizes, self._mean = own, sizes.mean
+            ids, groups = clients.listed()
+            values = _values(sizes, slice(None))
+            self._history.write("roster", client_ids=ids, **values, client_groups=groups)
+            return
+        own_differ = sizes.is_own & _differ(sizes.used, before.used)
+        differ = _differ(sizes.claimed, before.claimed) | (sizes.is_own != before.is_own) | own_differ
+        changed = np.flatnonzero(differ)
+        if changed.size or sizes.mean != before.mean:
+            self._history.write("sizes", clients=changed, **_values(sizes, changed))
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
         """Write the model after the round ``last``, and then the last line of the history."""
@@ -181,6 +181,19 @@ class Recording:
             best_round=self._models.best_round,
             reason=f"target-accuracy = {settings.target_accuracy:g} is reached" if ends_early else "",
         )
+
+
+def _values(sizes: ClientSizes, clients: slice | NDArray[np.int64]) -> dict[str, Any]:
+    """Return what a line of the history holds about the sizes of some clients.
+
+    The used sizes of all clients without a size of their own are one number: ``mean_size``.
+    """
+    own = np.where(sizes.is_own[clients], sizes.used[clients], math.nan)
+    return {"client_sizes": sizes.claimed[clients], "used_sizes": own, "mean_size": sizes.mean}
+
+
+def _differ(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.not_equal(one.view(np.int64), other.view(np.int64))  # NaN equals NaN
 
 
 def _of_groups(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -4,6 +4,12 @@ Each round has a file of its own, so a crash never loses more than one round. A 
 ``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each array under ``arrays/``. The
 file is first written under another name, then fsynced, and then renamed. The checksums of the zip format
 detect later damage. ``results.jsonl`` in the same folder holds the results of all rounds, see `results_file`.
+
+If a run has `changed_rows.MANY_ROWS` clients or more, most files hold only what has changed since an earlier
+full file, their base: for some arrays ``rows/`` and ``values/`` instead of ``arrays/``. The file
+``round-00000012-00000007.npz`` is that of round 12, and its base is the full file of round 7. It holds all
+changes since the base, so these two files are enough for a resume. A full file is written again when the
+changes written since the last one would fill it, and after `_MOST_CHANGES` files at the latest.
 """
 
 import json
@@ -16,14 +22,16 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .changed_rows import CopiedRows, with_changes
 from .json_text import parse_json
 from .results_file import ResultsFile, sync_folder
 
@@ -31,8 +39,10 @@ if sys.platform != "win32":
     import fcntl
 
 MAGIC = "cohort-checkpoint"
-VERSION = 5
-_FILE_NAME = re.compile(r"round-(\d{8,})\.npz")
+VERSION = 5  # of full files
+_CHANGES_VERSION = 6  # of files that hold changes since a full file
+_MOST_CHANGES = 100  # the most files with the same base: if the base is damaged, so many rounds are lost
+_FILE_NAME = re.compile(r"round-(\d{8,})(?:-(\d{8,}))?\.npz")
 _RESULTS = "results.jsonl"
 _UNFINISHED = ".unfinished"  # the suffix of a file while it is written
 _REFUSED = ".refused"  # the suffix of a refused file, once the run has continued from an earlier file
@@ -43,6 +53,19 @@ _NOWHERE = object()  # in place of a setting that only the other of two fingerpr
 
 class CheckpointError(ValueError):
     """A run cannot continue from a folder; the message gives the reason and what to do."""
+
+
+class ChangingState(Protocol):
+    """A large part of a run's state, as JSON values, that knows what has changed in it."""
+
+    def state(self) -> Any:
+        """Return all of the state."""
+
+    def changes(self) -> Any:
+        """Return what has changed since the last call of `settle`."""
+
+    def settle(self) -> None:
+        """Count changes from now on, since all of the state is on disk."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +84,43 @@ class Checkpoint:
     results: Sequence[Any] = ()
     """JSON values that later rounds do not need. For `CheckpointFolder.save`: only the values since the
     previous checkpoint. From `CheckpointFolder.newest`: the values of the whole run."""
+    changing: Mapping[str, ChangingState] = field(default_factory=dict)
+    """For `CheckpointFolder.save`: further entries of ``meta``, of which a file may hold the changes only."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """From `CheckpointFolder.newest`: what has changed in entries of ``meta``, by the name of the entry. The
+    entry is then the state before these changes."""
+
+
+class _FileName(NamedTuple):
+    """What the name of a checkpoint file says. Names sort by round, and then by base."""
+
+    round: int
+    base: int  # the round of the file's base; of a full file: its own
+
+    @property
+    def is_full(self) -> bool:
+        return self.base == self.round
+
+    def __str__(self) -> str:
+        return f"round-{self.round:08d}{'' if self.is_full else f'-{self.base:08d}'}.npz"
+
+
+@dataclass
+class _Base:
+    """The full file of which later files hold the changes."""
+
+    round: int
+    digest: str  # see `_digest`
+    size: int  # bytes of what later files need not hold
+    rows: CopiedRows
+    files: int = 0  # how many files have this base
+    written: int = 0  # bytes of the changes in these files
+
+    @property
+    def is_used_up(self) -> bool:
+        # So all changes between two full files take about as many bytes as one: both costs, each divided by
+        # the number of rounds, are then as low as they can be together.
+        return self.files >= _MOST_CHANGES or self.written >= self.size
 
 
 class CheckpointFolder:
@@ -96,6 +156,7 @@ class CheckpointFolder:
         self._report = report or logging.getLogger(__name__).warning
         self._lock: IO[str] | None = None
         self._results = ResultsFile(self.path / _RESULTS)
+        self._base: _Base | None = None  # of the next file, if that holds changes only
 
     def claim(self, wait: float = 30.0) -> None:
         """Create the folder, lock it, and remove unfinished files that a killed process left.
@@ -157,11 +218,10 @@ class CheckpointFolder:
 
     def rounds(self) -> list[int]:
         """Return the rounds that have a checkpoint file, ascending. Some files may be damaged."""
-        found = (_FILE_NAME.fullmatch(file.name) for file in self.path.glob("round-*"))
-        return sorted(int(match[1]) for match in found if match)
+        return sorted({name.round for name in self._names()})
 
     def save(self, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint, and then remove all but the last ``keep`` checkpoints.
+        """Write a checkpoint, and then remove all but the last ``keep`` checkpoints and what these need.
 
         If the folder has not been claimed, this method claims it. Files of later rounds, which `newest`
         refused, are renamed.
@@ -177,10 +237,7 @@ class CheckpointFolder:
             raise ValueError(f"round = {checkpoint.round}: must be at least 0")
         try:
             self.claim()
-            results = self._results.write(checkpoint.results)
-            with replacing(self._file(checkpoint.round)) as output:
-                _write(output, checkpoint, results)
-            self._tidy(checkpoint.round)
+            self._write(checkpoint, self._results.write(checkpoint.results))
         except OSError as error:
             self._report(
                 f"ROUND {checkpoint.round} IS NOT SAVED in {self.path}: {error.strerror or error}; "
@@ -197,20 +254,20 @@ class CheckpointFolder:
         Raises a CheckpointError if the last intact checkpoint has another fingerprint; the message lists the
         differences. Also if there are checkpoint files and none of them is usable.
         """
-        rounds = self.rounds()
-        for round in reversed(rounds):
-            file = self._file(round)
+        names = self._names()
+        for name in reversed(names):
+            file = self.path / str(name)
             try:
-                checkpoint, results = _read(file)
-                if checkpoint.round != round:
-                    raise CheckpointError(f"holds round {checkpoint.round}, not {round}")
+                checkpoint, results = _read(file, None if name.is_full else self._file(name.base))
+                if checkpoint.round != name.round:
+                    raise CheckpointError(f"holds round {checkpoint.round}, not {name.round}")
                 if lacking := self._results.find(results):
                     raise CheckpointError(lacking)
             except MemoryError:
                 raise
             except Exception as error:  # zipfile and NumPy raise all kinds of errors for damaged files
                 why = str(error) if isinstance(error, CheckpointError) else f"damaged ({error or error!r})"
-                before = "the one before is used" if round != rounds[0] else "there is none before"
+                before = "the one before is used" if name != names[0] else "there is none before"
                 self._report(f"{file}: refused: {why}; {before}")
                 continue
             if fingerprint is not None:
@@ -218,7 +275,7 @@ class CheckpointFolder:
             if results["length"] and not self._results.path.exists():
                 self._report(f"{self._results.path}: missing: the run continues without its earlier results")
             return replace(checkpoint, results=self._results.read())
-        if rounds:
+        if names:
             raise CheckpointError(
                 f"{self.path}: holds no checkpoint that can be used; to start anew, empty the folder"
             )
@@ -228,20 +285,58 @@ class CheckpointFolder:
     def _lock_file(self) -> Path:
         return self.path / "lock"
 
+    def _names(self) -> list[_FileName]:
+        """Return the names of all checkpoint files; of one round, a full file is the last."""
+        found = (_FILE_NAME.fullmatch(file.name) for file in self.path.glob("round-*"))
+        return sorted(_FileName(int(match[1]), int(match[2] or match[1])) for match in found if match)
+
     def _file(self, round: int) -> Path:
-        return self.path / f"round-{round:08d}.npz"
+        """Return the full file of a round."""
+        return self.path / str(_FileName(round, round))
 
-    def _tidy(self, last: int) -> None:
-        """Remove all but the last ``keep`` files up to round ``last``, and rename the files of later rounds.
+    def _write(self, checkpoint: Checkpoint, results: Mapping[str, Any]) -> None:
+        """Write a file of the changes since the base, or a full file if there is no base or it is used up."""
+        arrays = {name: np.asarray(array) for name, array in checkpoint.arrays.items()}
+        base, changed = self._base, None
+        if base and not base.is_used_up and base.round < checkpoint.round and self._file(base.round).exists():
+            changed = base.rows.changed(arrays)
+        if base is None or not changed:
+            name = _FileName(checkpoint.round, checkpoint.round)
+            with replacing(self.path / str(name)) as output:
+                digest = _write_full(output, checkpoint, arrays, results)
+                size = output.tell()
+            rows = CopiedRows(arrays)
+            whole = sum(array.nbytes for each, array in arrays.items() if each not in rows.names)
+            self._base = _Base(name.round, digest, size - whole, rows) if rows.names else None
+            for state in checkpoint.changing.values():
+                state.settle()
+        else:
+            name = _FileName(checkpoint.round, base.round)
+            with replacing(self.path / str(name)) as output:
+                _write_changes(output, checkpoint, arrays, results, base, changed)
+                size = output.tell()
+            base.files += 1
+            base.written += size - sum(array.nbytes for each, array in arrays.items() if each not in changed)
+        self._tidy(name)
 
-        Otherwise `newest` would take a file of a later round for the newest checkpoint of this run.
+    def _tidy(self, last: _FileName) -> None:
+        """Remove all files up to ``last`` but the last ``keep`` and what these need; rename later files.
+
+        Otherwise `newest` would take a file of a later round for the newest checkpoint of this run. The
+        newest file with another base than ``last`` stays: should this base be damaged, a checkpoint is left.
         """
-        rounds = self.rounds()
+        names = self._names()
+        before = [name for name in names if name.round < last.round]
+        kept = {last, *before[1 - self.keep :]}
+        kept.update([name for name in before if name.base != last.base][-1:])
+        bases = {_FileName(name.base, name.base) for name in kept}
         with suppress(OSError):  # a file that cannot be removed now is removed after a later round
-            for round in [each for each in rounds if each <= last][: -self.keep]:
-                self._file(round).unlink()
-            for round in [each for each in rounds if each > last]:
-                self._file(round).replace(self._file(round).with_suffix(f".npz{_REFUSED}"))
+            for name in names:
+                file = self.path / str(name)
+                if name.round > last.round:
+                    file.replace(file.with_suffix(f".npz{_REFUSED}"))
+                elif name not in kept | bases:
+                    file.unlink()
 
 
 @contextmanager
@@ -263,20 +358,69 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             unfinished.unlink(missing_ok=True)
 
 
-def _write(output: IO[bytes], checkpoint: Checkpoint, results: Mapping[str, Any]) -> None:
-    meta = {
+def _write_full(
+    output: IO[bytes],
+    checkpoint: Checkpoint,
+    arrays: Mapping[str, NDArray[Any]],
+    results: Mapping[str, Any],
+) -> str:
+    """Write a file that holds the whole state, and return its digest."""
+    states = {name: state.state() for name, state in checkpoint.changing.items()}
+    meta = _meta_of(checkpoint, VERSION, arrays, results) | {"meta": {**checkpoint.meta, **states}}
+    with zipfile.ZipFile(output, "w") as archive:  # not compressed: the arrays of models hardly compress
+        _write_meta(archive, meta)
+        for name, array in arrays.items():
+            _write_array(archive, f"arrays/{name}", array)
+        return _digest(archive)
+
+
+def _write_changes(
+    output: IO[bytes],
+    checkpoint: Checkpoint,
+    arrays: Mapping[str, NDArray[Any]],
+    results: Mapping[str, Any],
+    base: _Base,
+    changed: Mapping[str, NDArray[np.int64]],
+) -> None:
+    """Write a file that holds what has changed since ``base``; ``changed``: the changed rows of arrays."""
+    meta = _meta_of(checkpoint, _CHANGES_VERSION, arrays, results) | {
+        "base": {"round": base.round, "digest": base.digest},
+        "changed": {name: [len(arrays[name]), len(rows)] for name, rows in changed.items()},
+        "changes": {name: state.changes() for name, state in checkpoint.changing.items()},
+    }
+    with zipfile.ZipFile(output, "w") as archive:
+        _write_meta(archive, meta)
+        for name, array in arrays.items():
+            rows = changed.get(name)
+            if rows is None:
+                _write_array(archive, f"arrays/{name}", array)
+            elif rows.size:
+                _write_array(archive, f"rows/{name}", rows)
+                _write_array(archive, f"values/{name}", array[rows])
+
+
+def _meta_of(
+    checkpoint: Checkpoint, version: int, arrays: Mapping[str, Any], results: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
         "magic": MAGIC,
-        "version": VERSION,
+        "version": version,
         "round": checkpoint.round,
-        "arrays": list(checkpoint.arrays),
+        "arrays": list(arrays),
         "fingerprint": dict(checkpoint.fingerprint),
         "meta": dict(checkpoint.meta),
         "results": dict(results),
     }
-    with zipfile.ZipFile(output, "w") as archive:  # not compressed: the arrays of models hardly compress
-        _write_array(archive, "meta", np.frombuffer(json.dumps(meta).encode(), np.uint8))
-        for name, array in checkpoint.arrays.items():
-            _write_array(archive, f"arrays/{name}", np.asarray(array))
+
+
+def _write_meta(archive: zipfile.ZipFile, meta: Mapping[str, Any]) -> None:
+    _write_array(archive, "meta", np.frombuffer(json.dumps(meta).encode(), np.uint8))
+
+
+def _digest(archive: zipfile.ZipFile) -> str:
+    """Return a digest of the names, sizes and checksums of all members of an archive."""
+    members = [(member.filename, member.file_size, member.CRC) for member in archive.infolist()]
+    return sha256(repr(members).encode()).hexdigest()
 
 
 def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
@@ -289,20 +433,55 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> No
         npy.write_array(file, array, allow_pickle=False)
 
 
-def _read(file: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    """Return a checkpoint (without results), and the length and checksum that `ResultsFile.find` takes."""
+def _read(file: Path, base: Path | None) -> tuple[Checkpoint, dict[str, Any]]:
+    """Return a checkpoint (without results), and the length and checksum that `ResultsFile.find` takes.
+
+    ``base``: the base of the file; None for a full file.
+    """
     with zipfile.ZipFile(file) as archive:
-        members = set(archive.namelist())
-        meta = _meta(archive) if "meta.npy" in members else {}
-        if meta.get("magic") != MAGIC:
-            raise CheckpointError("not a checkpoint of Cohort")
-        if meta["version"] != VERSION:
-            age = "a newer" if meta["version"] > VERSION else "an older"
-            raise CheckpointError(
-                f"format {meta['version']}, of {age} version of Cohort; this one reads {VERSION}"
-            )
+        meta = _checked_meta(archive, VERSION if base is None else _CHANGES_VERSION)
+        if base is not None:
+            return _with_changes(archive, meta, base), meta["results"]
         arrays = {name: _read_array(archive, f"arrays/{name}") for name in meta["arrays"]}
     return Checkpoint(meta["round"], arrays, meta["meta"], meta["fingerprint"]), meta["results"]
+
+
+def _with_changes(archive: zipfile.ZipFile, meta: Mapping[str, Any], base: Path) -> Checkpoint:
+    """Return the checkpoint of a file with changes and of its base."""
+    try:
+        with zipfile.ZipFile(base) as full:
+            if _digest(full) != meta["base"]["digest"]:
+                raise CheckpointError("it is not the file of which this one holds the changes")
+        before, _ = _read(base, None)
+    except (OSError, CheckpointError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"its base {base.name} cannot be used: {error}") from error
+    arrays = {}
+    for name in meta["arrays"]:
+        length, num_changed = meta["changed"].get(name, (None, 0))
+        if length is None:
+            arrays[name] = _read_array(archive, f"arrays/{name}")
+        elif num_changed:
+            rows, values = (_read_array(archive, f"{part}/{name}") for part in ("rows", "values"))
+            arrays[name] = with_changes(before.arrays[name], length, rows, values)
+        else:
+            arrays[name] = before.arrays[name]
+    states = {name: before.meta[name] for name in meta["changes"]}
+    return Checkpoint(
+        meta["round"], arrays, {**meta["meta"], **states}, meta["fingerprint"], changes=meta["changes"]
+    )
+
+
+def _checked_meta(archive: zipfile.ZipFile, version: int) -> dict[str, Any]:
+    """Return the JSON object under ``meta``; refuse a file of another program or another version."""
+    meta = _meta(archive) if "meta.npy" in archive.namelist() else {}
+    if meta.get("magic") != MAGIC:
+        raise CheckpointError("not a checkpoint of Cohort")
+    if meta["version"] != version:
+        age = "a newer" if meta["version"] > version else "an older"
+        raise CheckpointError(
+            f"format {meta['version']}, of {age} version of Cohort; this one reads {version}"
+        )
+    return meta
 
 
 def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (("strategies", "tasks"), ("client", "server", "simulation"), ("deploy",), ("benchmarks",))
 # Inside strategies/: a folder or module may import those of the rows above its own.
 STRATEGIES = (
-    ("numerics", "results_file", "json_text"),
+    ("numerics", "results_file", "changed_rows", "json_text"),
     ("designs",),
     ("selectors", "checkpoint"),
     ("options", "advice", "extensions"),

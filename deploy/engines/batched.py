@@ -201,7 +201,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         def known_clients() -> KnownClients:
             sizes = simulator.data_sizes
             known = sizes.used.size
-            return KnownClients(names[:known], sizes, group_names[:known])
+            return KnownClients.of(names[:known], sizes, group_names[:known])
 
         def checkpoint() -> Checkpoint:
             drawn = {f"{REPORTERS}{name}": array for name, array in reporters.state_dict().items()}

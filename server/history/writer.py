@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from logging import WARNING
 from pathlib import Path
@@ -133,9 +133,9 @@ class HistoryWriter:
             self._gap = (self._gap or _Gap()).with_(line)
         self._waiting = kept
 
-    def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
-        """Append the line of a round >= 1; ``client_ids`` are the ids (M,) of all known clients."""
-        self._write(round_line(record, client_ids.__getitem__, **more))
+    def write_round(self, record: RoundRecord, id_of: Callable[[int], str], **more: Any) -> None:
+        """Append the line of a round >= 1; ``id_of`` returns the identity of a client."""
+        self._write(round_line(record, id_of, **more))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import counted, listed, printable
 from ..clients.reports import Report
-from ..clients.roster import Roster
+from ..clients.saved_roster import SavedRoster, SavedSet
 from ..options import Deadlines, Polling
 from .exchanges import clock_of
+from .online_nodes import OnlineNodes, name_of
 from .status_questions import StatusQuestions
 
 _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
@@ -52,7 +53,7 @@ class Attendance:
     deadlines: Deadlines
     polling: Polling
     removals: Removals = field(default_factory=Removals)
-    roster: Roster = field(default_factory=Roster)
+    roster: SavedRoster = field(default_factory=SavedRoster)
     groups: Groups = field(default_factory=Groups)
     # whether the run needs what only a status report says, see `StatusQuestions`
     needs_status: InitVar[bool] = False
@@ -60,13 +61,14 @@ class Attendance:
     # who may be selected; others: unavailable
     eligible: EligibleClients = field(default_factory=lambda: EligibleClients(None))
     num_ineligible: int = 0  # at the last look: online and willing to train, but not eligible
-    _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
+    _registered_names: SavedSet[str] = field(default_factory=SavedSet)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     # node that claims the identity of an online client, and is not registered yet -> (its report, the time of
     # its first claim in s)
     _claimants: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
-    _unasked: set[int] = field(default_factory=set)  # nodes whose clients were registered without a question
+    # nodes whose clients were registered without a question
+    _unasked: SavedSet[int] = field(default_factory=SavedSet)
     _questions: StatusQuestions = field(init=False)
 
     def __post_init__(self, needs_status: bool) -> None:
@@ -96,11 +98,10 @@ class Attendance:
         reports: dict[int, Report] = {}
         while True:
             online = self._online(grid)
-            known = [node for node in online if self.roster.client_at(node) is not None]  # if resumed
-            new = [node for node in online if node not in {*known, *reports}]
+            new = [node for node in online.others if node not in reports]
             reports |= self._ask(grid, new, online)
             joined = self._admitted(reports, online)
-            present = len(joined) + len(known)
+            present = len(joined) + online.num_known  # known: if resumed
             left = len(self.roster) - len(self.roster.removed()) if resumed else self.min_available_clients
             if present >= min(self.min_available_clients, max(left, self.quorum)):
                 break
@@ -172,25 +173,24 @@ class Attendance:
         self._claimants = {node: claim for node, claim in self._claimants.items() if node in online}
         asked = [
             node
-            for node in self.roster.without_available(online)
+            for node in online.without_available()
             if self.roster.client_at(node) is not None
             or not (node in self._claimants and self._claimants[node][0].available)
         ]
         unasked: set[int] = set()
         if self.eligible.conditions.needs_properties:  # a property may have changed
-            here = self.roster.available(online)
+            here = online.available()
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
         if self._unasked and self._questions.asks(online):  # by now, nodes are asked: so ask these, too
-            unasked = {
-                node for node in online if node in self._unasked and not self._is_left_out(online[node])
-            }
+            here_unasked = {node for node in self._unasked if node in online}
+            unasked = here_unasked - self._left_out(here_unasked, online)
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)
         self._register(reports, online, clock_of(grid).monotonic())
-        self._unasked -= unasked & reports.keys()  # one question is enough
-        return self.eligible_among(self.roster.available(online))
+        self._unasked.discard(unasked & reports.keys())  # one question is enough
+        return self.eligible_among(online.available())
 
     def eligible_among(self, available: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the eligible clients among the available clients, ascending."""
@@ -232,7 +232,7 @@ class Attendance:
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
             return ""
-        self._unasked.discard(node)
+        self._unasked.discard([node])
         if self.roster.id_of(client) != f"node-{node}":  # a registered name takes precedence
             return ""
         free = self.roster.node_of_id(claim) is None and claim not in self._registered_names
@@ -254,34 +254,64 @@ class Attendance:
             **self._questions.state(),
         }
 
+    def changes(self) -> dict[str, Any]:
+        """Return what has changed in `state` since `settle`, for `merged`."""
+        return {
+            "roster": self.roster.changed_state(),
+            "registered": self._registered_names.changes(),
+            "unasked": self._unasked.changes(),
+            **self._questions.state(),
+        }
+
+    def settle(self) -> None:
+        """Count changes from now on, since all of `state` is on disk."""
+        for part in (self.roster, self._registered_names, self._unasked):
+            part.settle()
+
+    @staticmethod
+    def merged(state: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state after the ``changes`` that `changes` returned; ``state`` is that of `settle`."""
+        return {
+            **changes,
+            "roster": SavedRoster.merged(state["roster"], changes["roster"]),
+            "registered": SavedSet.merged(state["registered"], changes["registered"]),
+            "unasked": SavedSet.merged(state["unasked"], changes["unasked"]),
+        }
+
     def load(self, state: Mapping[str, Any]) -> None:
         self.roster.load(state["roster"])
-        self._registered_names = set(state["registered"])
+        self._registered_names = SavedSet(state["registered"])
         # Checkpoints of 2026-11-22 and before lack "unasked": their runs asked all clients.
-        self._unasked = set(state.get("unasked", ()))
+        self._unasked = SavedSet(state.get("unasked", ()))
         self._questions.load(state)
 
-    def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name of each online node ("": none) that is neither removed nor refused."""
+    def _online(self, grid: Grid) -> OnlineNodes:
+        """Return the online nodes that are neither removed nor refused."""
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
             log(WARNING, "%s is removed from the run, as the operator declared", client_id)
-        names = {node.node_id: printable(node.name, None) if node.name else "" for node in grid.get_nodes()}
+        found = grid.get_nodes()
+        nodes = found if isinstance(found, Sequence) else list(found)
+        if not (removed or self._refused or self._groupless):
+            return OnlineNodes(nodes, self.roster)
+        here = {node.node_id for node in nodes}
         self._refused = {
             node: client_id
             for node, client_id in self._refused.items()
-            if node in names and client_id in removed
+            if node in here and client_id in removed
         }
-        self._groupless &= names.keys()
+        self._groupless &= here
         refused = self._refused.keys() | self._groupless
-        if not removed and not refused:
-            return names
-        return {node: names[node] for node in names if names[node] not in removed and node not in refused}
+        admitted = [each for each in nodes if name_of(each) not in removed and each.node_id not in refused]
+        return OnlineNodes(admitted, self.roster)
 
-    def _admitted(self, reports: Mapping[int, Report], online: Mapping[int, str]) -> dict[int, Report]:
+    def _admitted(self, reports: Mapping[int, Report], online: OnlineNodes) -> dict[int, Report]:
         """Return the reports of online nodes whose identity is not removed and whose group is not refused."""
         removed, admitted = self.removals.current(), {}
         for node in [node for node in reports if node in online]:
+            if not removed and node not in online.others:
+                admitted[node] = reports[node]
+                continue
             identity = online[node] or reports[node].client_id or f"node-{node}"
             if identity in removed:
                 self._refused[node] = identity  # this node is not asked again
@@ -299,21 +329,28 @@ class Attendance:
             log(WARNING, "%s is refused: %s", identity, refusal)
         return bool(refusal)
 
-    def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
+    def _ask(self, grid: Grid, nodes: list[int], online: OnlineNodes) -> dict[int, Report]:
         """Ask as `StatusQuestions.ask` does, without names that are not eligible; note who is not asked."""
         new = [node for node in nodes if self.roster.client_at(node) is None]
         if self._questions.may_ask_later(online):
-            self._unasked.update(new)
-        left_out = {node for node in nodes if self._is_left_out(online[node])}
-        self._unasked.update(left_out.intersection(new))
+            self._unasked.add(new)
+        left_out = self._left_out(nodes, online)
+        self._unasked.add(left_out.intersection(new))
         reports = self._questions.ask(grid, [node for node in nodes if node not in left_out], online)
         return reports | {node: Report() for node in new if node in left_out}
 
-    def _is_left_out(self, name: str) -> bool:
-        """Return whether no report of a node with this name ("" = none) can make it eligible or refused."""
-        return self.eligible.excludes(name) and not self.groups.refusal(name, None)
+    def _left_out(self, nodes: Iterable[int], online: OnlineNodes) -> set[int]:
+        """Return the nodes that, with their registered names, no report can make eligible or refused."""
+        if not self.eligible.conditions.names:
+            return set()
+        names = {node: online[node] for node in nodes}
+        return {
+            node
+            for node, name in names.items()
+            if self.eligible.excludes(name) and not self.groups.refusal(name, None)
+        }
 
-    def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
+    def _register(self, reports: Mapping[int, Report], online: OnlineNodes, now: float) -> None:
         """Register the clients at new nodes, and note the reports of all nodes that reported."""
         new_nodes = {node: online[node] for node in reports if self.roster.client_at(node) is None}
         identities = self._identities(new_nodes, reports, online, now)
@@ -348,7 +385,7 @@ class Attendance:
             log(INFO, "%s: %s", counted(len(new), "new client"), names)
 
     def _identities(
-        self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float
+        self, names: Mapping[int, str], reports: Mapping[int, Report], online: OnlineNodes, now: float
     ) -> dict[str, int]:
         """Return the identity and the node of each new node's client.
 
@@ -364,15 +401,14 @@ class Attendance:
 
         A node whose claim is refused gets the identity ``node-`` and its node id.
         """
-        connected = set(online)
         found: dict[str, int] = {}
         for node in sorted(names, key=lambda node: (not names[node], node)):  # registered names first
             name, claim = names[node], reports[node].client_id
             identity = name or claim or f"node-{node}"
-            taken = found.get(identity, self.roster.node_of_id(identity)) in connected
+            taken = found.get(identity, self.roster.node_of_id(identity)) in online
             if name:
                 free = not (taken and name in self._registered_names)
-                self._registered_names.add(name)
+                self._registered_names.add([name])
             else:
                 reserved = claim in self._registered_names or identity.startswith("node-")
                 free = not claim or not (taken or reserved)

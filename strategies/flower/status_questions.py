@@ -74,6 +74,8 @@ class StatusQuestions:
             return self.answered
         if self._heard or self._needs_status:
             return True
+        if not self._declared:  # then no name is read
+            return False
         return bool(self._declared.difference(online.values(), (f"node-{node}" for node in online)))
 
     def may_ask_later(self, online: Mapping[int, str]) -> bool:

@@ -10,7 +10,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import ChangingState, Checkpoint
 from ..flower.arrays import ReceivedArrays, encode
 from ..rounds.skipped_rounds import SkippedRounds
 from .log_lines import as_text
@@ -71,18 +71,19 @@ class Progress:
         parts: Mapping[str, Mapping[str, NDArray[Any]]],
         notes: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
+        changing: Mapping[str, ChangingState],
     ) -> Checkpoint:
         """Return a checkpoint of this progress and of the state of the strategy.
 
-        ``parts`` holds the state of each part of the strategy by the part's name, ``notes`` the rest of the
-        state, and ``fingerprint`` the settings that a resume must not change, both as JSON values. The
-        checkpoint holds only the results that were noted since the last call.
+        ``parts`` holds the state of each part of the strategy by the part's name, ``notes`` and ``changing``
+        the rest of the state, and ``fingerprint`` the settings that a resume must not change, all as JSON
+        values. The checkpoint holds only the results that were noted since the last call.
         """
         states = {"model": ReceivedArrays(self.arrays), **parts}
         arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
         results, self._unsaved = self._unsaved, []
         meta = {**notes, "skipped": self.skipped.state()}
-        return Checkpoint(self.round, arrays, meta, fingerprint, results)
+        return Checkpoint(self.round, arrays, meta, fingerprint, results, changing)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> "Progress":

@@ -46,9 +46,9 @@ class SavedRun:
         """Save a checkpoint. ``num_rounds`` is the planned number of rounds."""
         if self._folder is not None:
             parts = {name: part.state_dict() for name, part in self._parts.items()}
-            notes = {"num_rounds": num_rounds, "attendance": self._attendance.state()}
+            notes, changing = {"num_rounds": num_rounds}, {"attendance": self._attendance}
             fingerprint = self._fingerprint(progress.arrays)
-            self._folder.save(progress.checkpoint(parts, notes, fingerprint))
+            self._folder.save(progress.checkpoint(parts, notes, fingerprint, changing))
 
     def resume(self, initial: ArrayRecord, num_rounds: int | None) -> tuple[Progress, int | None]:
         """Load the newest checkpoint, and return its progress and its planned number of rounds.
@@ -80,7 +80,10 @@ class SavedRun:
             num_rounds = found.meta["num_rounds"]
             for name, part in self._parts.items():
                 part.load_state_dict(state_of(name, found))
-            self._attendance.load(found.meta["attendance"])
+            attendance = found.meta["attendance"]
+            if "attendance" in found.changes:
+                attendance = Attendance.merged(attendance, found.changes["attendance"])
+            self._attendance.load(attendance)
         except KeyError as error:
             raise CheckpointError(
                 f"{folder}: its checkpoints have no {error}, so another version of Cohort wrote them: resume "

@@ -126,7 +126,7 @@ class SelectorClients:
         return self._judge_sizes() if self._sizes is None else self._sizes
 
     def _judge_sizes(self) -> ClientSizes:
-        declared = sizes_of(self._roster, self._overrides.sizes)
+        declared = sizes_of(self._roster, self._overrides.sizes) if self._overrides.sizes else None
         self._sizes = judged_sizes(self._roster.sizes(), declared, self._guard)
         return self._sizes
 

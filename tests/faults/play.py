@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.common.logger import FLOWER_LOGGER
 
 from strategies.checkpoint import CheckpointFolder
+from strategies.flower.attendance import Attendance
 from strategies.options import Checkpoints
 
 from .script import Script, draw, initial_arrays
@@ -82,10 +83,18 @@ def _compare_states(one, other):
         same = array.dtype == b.arrays[name].dtype and array.tobytes() == b.arrays[name].tobytes()
         if not same:
             raise BrokenError(f"after kills the state {name} is {b.arrays[name]}, was {array}")
-    for path, was, found in _differences(a.meta, b.meta):
+    for path, was, found in _differences(_notes(a), _notes(b)):
         raise BrokenError(f"after kills the note {path} is {found}, was {was}")
     for path, was, found in _differences(a.results, b.results):
         raise BrokenError(f"after kills the result {path} is {found}, was {was}")
+
+
+def _notes(checkpoint):
+    changes = checkpoint.changes.get("attendance")
+    if not changes:
+        return checkpoint.meta
+    merged = Attendance.merged(checkpoint.meta["attendance"], changes)
+    return {**checkpoint.meta, "attendance": merged}
 
 
 def _differences(one, other, path=""):
@@ -160,7 +169,8 @@ class _History:
             unfinished = self.folder / f"round-{kill.round:08d}.npz.unfinished"
             unfinished.write_bytes(b"PK" * int(100 * kill.share))
         if kill.moment == "torn" and self._saved > 1:
-            _damage(self.folder / f"round-{self._saved:08d}.npz", kill.share)
+            (file,) = self.folder.glob(f"round-{self._saved:08d}*.npz")
+            _damage(file, kill.share)
             self._saved -= 1
         self.watch.resumed(self._saved)
         self.world.resume(self._saved + 1)

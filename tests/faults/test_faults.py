@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from strategies import changed_rows, checkpoint
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
 from strategies.flower import exchanges
 from strategies.flower.exchanges import readable
+from strategies.flower.online_nodes import OnlineNodes
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates
@@ -29,6 +31,16 @@ def hold(seeds):
 
 def test_fifty_histories_hold():
     hold(range(50))
+
+
+def test_fifty_histories_hold_with_checkpoints_that_hold_changes_only(monkeypatch):
+    """As those of a run of 10,000 clients."""
+    monkeypatch.setattr(changed_rows, "MANY_ROWS", 1)
+    written = []
+    write = checkpoint._write_changes
+    monkeypatch.setattr(checkpoint, "_write_changes", lambda *given: written.append(0) or write(*given))
+    hold(range(50, 100))
+    assert len(written) > 100
 
 
 @pytest.mark.slow
@@ -92,16 +104,16 @@ def clients_are_renumbered(monkeypatch):
 
 
 def the_unwilling_are_asked(monkeypatch):
-    available = Roster.available
+    available = OnlineNodes.available
 
-    def all_of_them(self, node_ids):
-        unavailable, self._unavailable = self._unavailable, set()
+    def all_of_them(self):
+        unavailable, self._roster._unavailable = self._roster._unavailable, set()
         try:
-            return available(self, node_ids)
+            return available(self)
         finally:
-            self._unavailable = unavailable
+            self._roster._unavailable = unavailable
 
-    monkeypatch.setattr(Roster, "available", all_of_them)
+    monkeypatch.setattr(OnlineNodes, "available", all_of_them)
 
 
 def a_part_is_not_loaded(part):

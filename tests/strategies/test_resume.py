@@ -7,7 +7,7 @@ import pytest
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
-from strategies import SelectionStrategy, selectors
+from strategies import SelectionStrategy, changed_rows, checkpoint, selectors
 from strategies.checkpoint import CheckpointError, CheckpointFolder
 from strategies.clients.reports import LOSS, STATUS
 from strategies.options import Checkpoints, Faults, Overrides, Polling
@@ -125,6 +125,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, options, tmp_path):
         assert_same(ours, theirs)
     assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
     assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
+def test_a_run_resumes_from_what_has_changed_since_a_full_checkpoint(name, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(changed_rows, "MANY_ROWS", 1)  # as if the run had 10,000 clients
+    monkeypatch.setattr(checkpoint._Base, "is_used_up", False)
+    whole, records = run(None, 6, **options())
+    _, first = run(tmp_path, 4, **options())
+    assert (tmp_path / "round-00000004-00000001.npz").exists()
+    resumed, second = run(tmp_path, 6, resume=True, on=grid(first_node=100), **options())
+    for ours, theirs in zip([*first, *second], records, strict=True):
+        assert_same(ours, theirs)
+    assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
 
 
 def test_late_joiners_are_still_there_after_a_resume(tmp_path):
