@@ -161,6 +161,11 @@ def squared_error(ratio: Floats, counts: Ints) -> float:
     return float(counts @ np.minimum((ratio - 1) ** 2, MAX_ERROR) / counts.sum())
 
 
+def doubted(doubts, ratio, known, counts):
+    """."""
+    return doubts
+
+
 def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
     """Return the common upward jump of the clients' log y (0 if there was none), and the new spread.
 

@@ -110,6 +110,7 @@ class ForecastSelector(StreamSelector):
         "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
+        "doubts": ("sums",),
         "spread": (),  # running median of |log(y/θ)|
     }
 
@@ -166,6 +167,7 @@ class ForecastSelector(StreamSelector):
             "evidence": np.zeros(3),
             "dispersion": np.array(1.0),
             "noise": np.array(0.0),
+            "doubts": np.zeros(4),
             "spread": np.array(1.0),
         }
 
@@ -241,6 +243,7 @@ class ForecastSelector(StreamSelector):
         evidence, slope, step = experts.trend(
             self._array("evidence"), slope, ratio[known], counts[known], noise
         )
+        doubts = experts.doubted(self._array("doubts"), ratio, known, counts)
         level = _bounded(level + step)
         y = experts.relative(r, unit, level)
         new_means, new_log_means = experts.averaged(visits, means, log_means, y)
@@ -272,6 +275,7 @@ class ForecastSelector(StreamSelector):
             "evidence": evidence,
             "dispersion": np.array(dispersion),
             "noise": np.array(noise),
+            "doubts": doubts,
             "spread": np.array(spread),
         }
 
@@ -328,7 +332,7 @@ class ForecastSelector(StreamSelector):
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
         unseen = mixture.unseen * mixture.prior.mass
-        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), ON_EVERYBODY])
+        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), mixture.on_each * self._num_registered])
         targets = targets * ends[-1]
         part = np.searchsorted(ends[:-1], targets, side="right")
         clients = np.empty(targets.size, dtype=np.int64)
@@ -432,6 +436,9 @@ class ForecastSelector(StreamSelector):
 
         return self._cached("layout", ("client_sizes",), compute)
 
+    def _uniform_share(self) -> float:
+        return ON_EVERYBODY
+
     def _sum_tree(self) -> SumTree:
         return self._cached("tree", ("scores",), lambda: SumTree(self._array("scores")))
 
@@ -449,16 +456,17 @@ class ForecastSelector(StreamSelector):
             # client, π times `of_unseen` is √u times this root.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
+            share = self._uniform_share()
             return _Mixture(
                 prior,
-                ON_SCORES * of_seen / total,
-                ON_SCORES * of_unseen / total,
-                ON_EVERYBODY / self._num_registered,
+                (1 - share) * of_seen / total,
+                (1 - share) * of_unseen / total,
+                share / self._num_registered,
                 total / self._num_registered,
                 unseen,
             )
 
-        return self._cached("mixture", ("sums", "registered", "client_sizes", "noise"), compute)
+        return self._cached("mixture", ("sums", "registered", "client_sizes", "noise", "doubts"), compute)
 
 
 def _bounded(level: float) -> float:
