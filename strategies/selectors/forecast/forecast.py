@@ -50,9 +50,11 @@ class _Mixture(NamedTuple):
     prior: Prior
     on_score: float
     on_prior: float
+    on_guess: float
     on_each: float
     mean_score: float
     unseen: Floats  # (C,) the number of registered clients of each class that were not seen yet
+    everybody: Floats
 
 
 class ForecastSelector(StreamSelector):
@@ -290,8 +292,9 @@ class ForecastSelector(StreamSelector):
         mixture = self._mixed()
         slots = self._array("slots")[clients]
         seen = mixture.on_score * self._array("scores")[slots]
-        others = mixture.on_prior * mixture.prior.mass[self._laid_out().classes[clients]]
-        p: Floats = np.where(slots >= 0, seen, others) + mixture.on_each
+        prior = mixture.prior.mass[self._laid_out().classes[clients]]
+        p: Floats = np.where(slots >= 0, seen, mixture.on_prior * prior) + mixture.on_guess * prior
+        p += mixture.on_each
         return p
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
@@ -332,17 +335,21 @@ class ForecastSelector(StreamSelector):
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
         unseen = mixture.unseen * mixture.prior.mass
-        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), mixture.on_each * self._num_registered])
+        everybody = mixture.everybody * mixture.prior.mass
+        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), mixture.on_guess * everybody.sum(), mixture.on_each * self._num_registered])
         targets = targets * ends[-1]
         part = np.searchsorted(ends[:-1], targets, side="right")
         clients = np.empty(targets.size, dtype=np.int64)
-        of_seen, of_unseen, of_all = part == 0, part == 1, part == 2
+        of_seen, of_unseen, of_guess, of_all = (part == i for i in range(4))
         clients[of_seen] = self._array("seen")[tree.find(targets[of_seen] / mixture.on_score)]
         clients[of_unseen] = self._draw_in_classes(
             (targets[of_unseen] - ends[0]) / (ends[1] - ends[0]),
             unseen,
             lambda c: registered[c] & (slots[c] < 0),
             rng,
+        )
+        clients[of_guess] = self._draw_in_classes(
+            (targets[of_guess] - ends[1]) / (ends[2] - ends[1] or 1.0), everybody, lambda c: registered[c], rng
         )
         pool = (
             self.num_clients if 2 * self._num_registered >= self.num_clients else np.flatnonzero(registered)
@@ -436,8 +443,8 @@ class ForecastSelector(StreamSelector):
 
         return self._cached("layout", ("client_sizes",), compute)
 
-    def _uniform_share(self) -> float:
-        return ON_EVERYBODY
+    def _shares(self) -> tuple[float, float]:
+        return ON_EVERYBODY, 0.0
 
     def _sum_tree(self) -> SumTree:
         return self._cached("tree", ("scores",), lambda: SumTree(self._array("scores")))
@@ -451,19 +458,22 @@ class ForecastSelector(StreamSelector):
         def compute() -> _Mixture:
             sums = self._array("sums")
             prior = experts.prior_of(sums)
-            unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
+            everybody = self._cached("registered in classes", ("registered", "client_sizes"), count)
+            unseen = everybody - sums[:, 0]
             # For a seen client, its score times `of_seen` is the root of the expected y². For an unseen
             # client, π times `of_unseen` is √u times this root.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
-            share = self._uniform_share()
+            share, doubt = self._shares()
             return _Mixture(
                 prior,
-                (1 - share) * of_seen / total,
-                (1 - share) * of_unseen / total,
+                (1 - share - doubt) * of_seen / total,
+                (1 - share - doubt) * of_unseen / total,
+                doubt / float(everybody @ prior.mass),
                 share / self._num_registered,
                 total / self._num_registered,
                 unseen,
+                everybody,
             )
 
         return self._cached("mixture", ("sums", "registered", "client_sizes", "noise", "doubts"), compute)
