@@ -25,7 +25,8 @@ from ..records import Feedback, Selection
 from . import experts
 from .experts import EXPERTS, LARGEST_MEAN, MEMORIES, REACH, SMALLEST_MEAN, TERMS, WIDTH, Prior, X
 
-ON_SCORES, ON_EVERYBODY = 0.95, 0.05
+# The share of p that is uniform: ON_EVERYBODY, and ON_START more until about FEW visits are known.
+ON_EVERYBODY, ON_START, FEW = 0.05, 0.15, 5.0
 CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
 LARGEST_LEVEL = 600.0
@@ -43,18 +44,18 @@ class _Layout(NamedTuple):
 class _Mixture(NamedTuple):
     """The distribution p, as factors of scores and of the prior.
 
-    For a seen client p_m = on_score * (its entry in "scores") + on_each. For a client that was not seen yet,
-    p_m = on_prior * π_m + on_each. For a removed client p_m = 0.
+    For a seen client p_m = on_score * (its entry in "scores") + on_doubt * π_m + on_each. For a client that
+    was not seen yet, p_m = on_prior * π_m + on_doubt * π_m + on_each. For a removed client p_m = 0.
     """
 
     prior: Prior
     on_score: float
     on_prior: float
-    on_guess: float
+    on_doubt: float
     on_each: float
     mean_score: float
     unseen: Floats  # (C,) the number of registered clients of each class that were not seen yet
-    everybody: Floats
+    everybody: Floats  # (C,) the number of registered clients of each class
 
 
 class ForecastSelector(StreamSelector):
@@ -112,7 +113,7 @@ class ForecastSelector(StreamSelector):
         "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
-        "doubts": ("sums",),
+        "doubts": ("sums",),  # decaying sums of N and N log(y/θ)⁴ over draws of seen clients; sum of all N
         "spread": (),  # running median of |log(y/θ)|
     }
 
@@ -169,7 +170,7 @@ class ForecastSelector(StreamSelector):
             "evidence": np.zeros(3),
             "dispersion": np.array(1.0),
             "noise": np.array(0.0),
-            "doubts": np.zeros(4),
+            "doubts": np.array(experts.FIRST_DOUBTS),
             "spread": np.array(1.0),
         }
 
@@ -198,7 +199,7 @@ class ForecastSelector(StreamSelector):
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
         super()._check_state(state)
-        for key in ("means", "sums", "log_weights", "shifts", "evidence"):
+        for key in ("means", "sums", "log_weights", "shifts", "evidence", "doubts"):
             if state[key].shape[-1] != self._array(key).shape[-1]:
                 raise ValueError(f"state[{key!r}] has shape {state[key].shape}: must be as of this version")
         if len(state["sums"]) != X.size:
@@ -245,7 +246,7 @@ class ForecastSelector(StreamSelector):
         evidence, slope, step = experts.trend(
             self._array("evidence"), slope, ratio[known], counts[known], noise
         )
-        doubts = experts.doubted(self._array("doubts"), ratio, known, counts)
+        doubts = experts.doubted(self._array("doubts"), ratio, known, counts, self._num_registered)
         level = _bounded(level + step)
         y = experts.relative(r, unit, level)
         new_means, new_log_means = experts.averaged(visits, means, log_means, y)
@@ -293,7 +294,7 @@ class ForecastSelector(StreamSelector):
         slots = self._array("slots")[clients]
         seen = mixture.on_score * self._array("scores")[slots]
         prior = mixture.prior.mass[self._laid_out().classes[clients]]
-        p: Floats = np.where(slots >= 0, seen, mixture.on_prior * prior) + mixture.on_guess * prior
+        p: Floats = np.where(slots >= 0, seen, mixture.on_prior * prior) + mixture.on_doubt * prior
         p += mixture.on_each
         return p
 
@@ -328,19 +329,27 @@ class ForecastSelector(StreamSelector):
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
         """Return (n,) the clients at which the running sum of p passes the targets (n,) in [0, 1).
 
-        The sum consists of three parts: the scores of seen clients, the prior of unseen clients by class, and
-        the uniform part. In the first part a target determines the client. In the second part it determines
-        the class, and one of its unseen clients is drawn. In the third part a registered client is drawn.
+        The sum consists of four parts: the scores of seen clients, the prior of unseen clients by class, the
+        prior of all clients by class, and the uniform part. In the first part a target determines the client.
+        In the second and third part it determines the class, and one of its unseen or of all its registered
+        clients is drawn. In the last part a registered client is drawn.
         """
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
         unseen = mixture.unseen * mixture.prior.mass
         everybody = mixture.everybody * mixture.prior.mass
-        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), mixture.on_guess * everybody.sum(), mixture.on_each * self._num_registered])
+        ends = np.cumsum(
+            [
+                mixture.on_score * tree.total,
+                mixture.on_prior * unseen.sum(),
+                mixture.on_doubt * everybody.sum(),
+                mixture.on_each * self._num_registered,
+            ]
+        )
         targets = targets * ends[-1]
         part = np.searchsorted(ends[:-1], targets, side="right")
         clients = np.empty(targets.size, dtype=np.int64)
-        of_seen, of_unseen, of_guess, of_all = (part == i for i in range(4))
+        of_seen, of_unseen, of_doubt, of_all = (part == i for i in range(4))
         clients[of_seen] = self._array("seen")[tree.find(targets[of_seen] / mixture.on_score)]
         clients[of_unseen] = self._draw_in_classes(
             (targets[of_unseen] - ends[0]) / (ends[1] - ends[0]),
@@ -348,8 +357,8 @@ class ForecastSelector(StreamSelector):
             lambda c: registered[c] & (slots[c] < 0),
             rng,
         )
-        clients[of_guess] = self._draw_in_classes(
-            (targets[of_guess] - ends[1]) / (ends[2] - ends[1] or 1.0), everybody, lambda c: registered[c], rng
+        clients[of_doubt] = self._draw_in_classes(
+            (targets[of_doubt] - ends[1]) / (ends[2] - ends[1]), everybody, lambda c: registered[c], rng
         )
         pool = (
             self.num_clients if 2 * self._num_registered >= self.num_clients else np.flatnonzero(registered)
@@ -443,9 +452,6 @@ class ForecastSelector(StreamSelector):
 
         return self._cached("layout", ("client_sizes",), compute)
 
-    def _shares(self) -> tuple[float, float]:
-        return ON_EVERYBODY, 0.0
-
     def _sum_tree(self) -> SumTree:
         return self._cached("tree", ("scores",), lambda: SumTree(self._array("scores")))
 
@@ -464,13 +470,16 @@ class ForecastSelector(StreamSelector):
             # client, π times `of_unseen` is √u times this root.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
-            share, doubt = self._shares()
+            doubts = self._array("doubts")
+            visits, num_seen = float(doubts[2]), int(self._array("num_seen"))
+            doubt = experts.doubt(doubts, visits / max(num_seen, 1))
+            on_everybody = ON_EVERYBODY + ON_START / (1 + (visits / FEW) ** 2)
             return _Mixture(
                 prior,
-                (1 - share - doubt) * of_seen / total,
-                (1 - share - doubt) * of_unseen / total,
+                (1 - on_everybody - doubt) * of_seen / total,
+                (1 - on_everybody - doubt) * of_unseen / total,
                 doubt / float(everybody @ prior.mass),
-                share / self._num_registered,
+                on_everybody / self._num_registered,
                 total / self._num_registered,
                 unseen,
                 everybody,
