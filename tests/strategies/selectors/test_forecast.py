@@ -52,14 +52,25 @@ def dense(selector):
         u = math.sqrt((residual**2).mean()) / residual.mean()
     score = u**1.5 * pi
     score[seen] = state["scores"][rows] * math.sqrt(1 + state["noise"])
-    score = np.where(registered, score, 0)
-    return 0.95 * score / score.sum() + 0.05 * registered / registered.sum()
+    score, pi = np.where(registered, score, 0), np.where(registered, pi, 0)
+    uniform, doubt = shares(state)
+    on_score = 1 - uniform - doubt
+    return on_score * score / score.sum() + doubt * pi / pi.sum() + uniform * registered / registered.sum()
+
+
+def shares(state):
+    """The shares of p that are uniform, and in proportion to the prior."""
+    draws, errors, visits = state["doubts"]
+    q = errors / draws / 2
+    doubt = 0.9 * q**2 / (1 + q**2) / (1 + visits / max(state["num_seen"], 1) / 16) ** 2
+    return 0.05 + 0.15 / (1 + (visits / 5) ** 2), doubt
 
 
 def test_starts_at_the_sizes_with_a_floor():
     selector = make(4, client_sizes=np.exp([0.0, 1.0, -1.0, 0.0]))
     weights = np.exp([0.0, 1.0, -1.0, 0.0])
-    np.testing.assert_allclose(selector.probabilities, 0.95 * weights / weights.sum() + 0.05 / 4, rtol=1e-14)
+    # A fifth is uniform before the first visit. The doubt only adds to what is in proportion to the sizes.
+    np.testing.assert_allclose(selector.probabilities, 0.8 * weights / weights.sum() + 0.2 / 4, rtol=1e-14)
 
 
 def test_the_first_round_by_hand():
@@ -87,7 +98,10 @@ def test_the_first_round_by_hand():
         score[m] = w @ ((kappa + y) / (kappa + 1))
         score[m] += w @ np.exp((kappa * geometric + math.log(y)) / (kappa + 1))
     score[2:] = u2**0.75
-    expected = 0.95 * score / score.sum() + 0.05 / 4
+    # π is 1 for all. No seen client was drawn, so the doubt is that of the start: log(y/θ)⁴ of 2/3, half of
+    # it 1/3, and one visit a seen client. There are two visits.
+    doubt, uniform = 0.9 / 9 / (1 + 1 / 9) / (1 + 1 / 16) ** 2, 0.05 + 0.15 / (1 + (2 / 5) ** 2)
+    expected = (1 - doubt - uniform) * score / score.sum() + (doubt + uniform) / 4
     np.testing.assert_allclose(selector.probabilities, expected, rtol=1e-12)
 
 
