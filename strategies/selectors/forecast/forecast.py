@@ -25,7 +25,7 @@ from ..records import Feedback, Selection
 from . import experts
 from .experts import EXPERTS, LARGEST_MEAN, MEMORIES, REACH, SMALLEST_MEAN, TERMS, WIDTH, Prior, X
 
-# The share of p that is uniform: ON_EVERYBODY, and ON_START more until about FEW visits are known.
+# The share of p that is uniform: ON_EVERYBODY, and up to ON_START more until about FEW visits are known.
 ON_EVERYBODY, ON_START, FEW = 0.05, 0.15, 5.0
 CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # the number that is added to y and θ when they are compared, in multiples of the mean score
@@ -59,7 +59,7 @@ class _Mixture(NamedTuple):
 
 
 class ForecastSelector(StreamSelector):
-    """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
+    """Draws in proportion to forecasts of r_m = λ_m ||g_m||, except for shares that grow with doubt.
 
     A client is seen if a norm of one of its updates is known. n is the number of its known norms, which are
     called its visits. y is r e^(-g), where the level g is common to all clients. Each round adds the slope v
@@ -71,14 +71,22 @@ class ForecastSelector(StreamSelector):
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
         w_e   <- .998 w_e / (sum of all w) + .002/32
         score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
-        p     = .95 score / sum + .05 / M
+        p     = (1 - d - e) score / sum + d π / sum + e / M
 
     θ without an index is sum_e w_e θ_e. φ is the running mean of (y/θ - 1)² over all draws, and ν the same
     mean over draws of seen clients. u is the root mean square of s/π over the seen clients, divided by the
-    mean of s/π, where s is the mean of a client's y. The page docs/forecast.md derives these equations, and
+    mean of s/π, where s is the mean of a client's y. The doubt d, in [0, .9), grows with the mean of log(y/θ)⁴
+    over the last draws of seen clients, and falls with the mean number of visits; e is .05, and up to .15 more
+    while few norms are known and sizes are unequal. The page docs/forecast.md derives these equations, and
     states what the selector can lose; docs/results/forecast.md has the measurements. The importance of a draw
-    is at most 20 times its importance under uniform sampling if all clients are available, and at most 20 M/A
-    times if A of the M clients are.
+    is at most 1/e, so at most 20, times its importance under uniform sampling if all clients are available,
+    and at most M/A times that if A of the M clients are.
+
+    The loss sum_m r_m²/p_m is at most 1/(d + e) times that of uniform sampling if sizes are equal, because
+    then π is uniform, too. It is convex in p: so the regret is at most (1 - d - e) times that without d and e,
+    plus (d + e) times that of uniform sampling. If all forecasts are right, n draws of seen clients bound d by
+    .9/(3 + n)², whose sum over n from 1 on is below .26: that much of one round of uniform's regret, if it
+    stays the same, is the price of d in all rounds after a client was first drawn again.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
@@ -473,12 +481,15 @@ class ForecastSelector(StreamSelector):
             doubts = self._array("doubts")
             visits, num_seen = float(doubts[2]), int(self._array("num_seen"))
             doubt = experts.doubt(doubts, visits / max(num_seen, 1))
-            on_everybody = ON_EVERYBODY + ON_START / (1 + (visits / FEW) ** 2)
+            mass = float(everybody @ prior.mass)
+            # From 1/M to 1; 1 if the prior is the same for all clients. Then more uniform draws help nobody.
+            evenness = mass**2 / (self._num_registered * float(everybody @ prior.mass**2))
+            on_everybody = ON_EVERYBODY + ON_START * (1 - evenness) / (1 + (visits / FEW) ** 2)
             return _Mixture(
                 prior,
                 (1 - on_everybody - doubt) * of_seen / total,
                 (1 - on_everybody - doubt) * of_unseen / total,
-                doubt / float(everybody @ prior.mass),
+                doubt / mass,
                 on_everybody / self._num_registered,
                 total / self._num_registered,
                 unseen,
