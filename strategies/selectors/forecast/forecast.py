@@ -75,18 +75,18 @@ class ForecastSelector(StreamSelector):
 
     θ without an index is sum_e w_e θ_e. φ is the running mean of (y/θ - 1)² over all draws, and ν the same
     mean over draws of seen clients. u is the root mean square of s/π over the seen clients, divided by the
-    mean of s/π, where s is the mean of a client's y. The doubt d, in [0, .9), grows with the mean of log(y/θ)⁴
-    over the last draws of seen clients, and falls with the mean number of visits; e is .05, and up to .15 more
-    while few norms are known and sizes are unequal. The page docs/forecast.md derives these equations, and
-    states what the selector can lose; docs/results/forecast.md has the measurements. The importance of a draw
-    is at most 1/e, so at most 20, times its importance under uniform sampling if all clients are available,
-    and at most M/A times that if A of the M clients are.
+    mean of s/π, where s is the mean of a client's y. The doubt d, in [0, .9), grows with the mean of
+    log(y/θ)⁴ over the last draws of seen clients, and falls with the mean number of visits. e is .05, and up
+    to .15 more while few norms are known and π differs between clients. The page docs/forecast.md derives
+    these equations, and states what the selector can lose; docs/results/forecast.md has the measurements.
+    The importance of a draw is at most 1/e, so at most 20, times its importance under uniform sampling if all
+    clients are available, and at most 20 M/A times if A of the M clients are.
 
-    The loss sum_m r_m²/p_m is at most 1/(d + e) times that of uniform sampling if sizes are equal, because
-    then π is uniform, too. It is convex in p: so the regret is at most (1 - d - e) times that without d and e,
-    plus (d + e) times that of uniform sampling. If all forecasts are right, n draws of seen clients bound d by
-    .9/(3 + n)², whose sum over n from 1 on is below .26: that much of one round of uniform's regret, if it
-    stays the same, is the price of d in all rounds after a client was first drawn again.
+    If sizes are equal, π is uniform, so the loss sum_m r_m²/p_m is at most 1/(d + e) times that of uniform
+    sampling. It is convex in p: so the regret is at most (1 - d - e) times that without d and e, plus d + e
+    times that of uniform sampling. If all forecasts are right, d is at most .9/(3 + n)² after n draws of seen
+    clients. The sum of this over n from 1 on is below .26. So after the first such draw, d costs in all
+    rounds together at most .26 times uniform's regret of one round, if that is the same in all rounds.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
     sizes, and rounds with many absent clients, cost O(M).
